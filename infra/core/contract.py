@@ -1,0 +1,115 @@
+"""The stack output ``contract``: what was deployed and how to test it. Smoke tests read it and never guess."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.core.plan import SERVICE_PORT, Plan, Workload
+
+#: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class WorkloadContract:
+    """One workload as its clients and its tests see it. Seconds and bytes; no secret values, only names."""
+
+    name: str
+    engine: str
+    version: str
+    stand_in: bool
+    topology: str
+    image: str
+    gpu: str | None
+    model: str
+    revision: str
+    client_model: str
+    kind: str
+    dimension: int | None
+    openai_api: bool
+    #: Secret and key that hold the API key; None when clients need none.
+    api_key_secret: str | None
+    api_key_secret_key: str | None
+    namespace: str
+    deployment: str
+    service: str
+    service_port: int
+    url: str
+    selector: dict[str, str]
+    replicas: int
+    metrics_port: str
+    metrics_path: str
+    limits: dict[str, Any]
+    budgets: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A whole stack."""
+
+    version: int
+    stack: str
+    environment: str
+    namespace: str
+    workloads: tuple[WorkloadContract, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stack output."""
+        return asdict(self)
+
+
+def of(plan: Plan) -> Contract:
+    """The contract of a plan."""
+    return Contract(
+        version=VERSION,
+        stack=plan.stack,
+        environment=plan.environment,
+        namespace=plan.namespace,
+        workloads=tuple(_workload(plan, workload) for workload in plan.workloads),
+    )
+
+
+def read(output: dict[str, Any]) -> Contract:
+    """The contract from a stack output.
+
+    Raises ValueError when it was written by another version of the blueprint.
+    """
+    if output.get("version") != VERSION:
+        raise ValueError(
+            f"the stack was deployed with contract version {output.get('version')}, this checkout reads {VERSION}: "
+            "run pulumi up from this checkout first"
+        )
+    workloads = tuple(WorkloadContract(**workload) for workload in output["workloads"])
+    return Contract(**{**output, "workloads": workloads})
+
+
+def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
+    engine = workload.engine
+    key = next((variable.secret for variable in engine.env if variable.name == "API_KEY" and variable.secret), None)
+    return WorkloadContract(
+        name=workload.name,
+        engine=engine.engine,
+        version=engine.version,
+        stand_in=workload.stand_in,
+        topology=workload.topology,
+        image=workload.image,
+        gpu=workload.gpu,
+        model=workload.model.id,
+        revision=workload.model.revision,
+        client_model=engine.api.model_name,
+        kind=workload.model.kind,
+        dimension=workload.model.dimension,
+        openai_api=engine.api.openai,
+        api_key_secret=key.secret if key else None,
+        api_key_secret_key=key.key if key else None,
+        namespace=plan.namespace,
+        deployment=workload.name,
+        service=workload.service,
+        service_port=SERVICE_PORT,
+        url=f"http://{workload.service}.{plan.namespace}.svc.cluster.local:{SERVICE_PORT}",
+        selector=dict(workload.selector),
+        replicas=workload.replicas,
+        metrics_port=engine.metrics.port,
+        metrics_path=engine.metrics.path,
+        limits=asdict(engine.limits),
+        budgets=asdict(workload.budgets),
+    )

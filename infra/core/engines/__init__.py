@@ -1,0 +1,1 @@
+"""What each engine knows: one package per engine, the same description for all of them."""

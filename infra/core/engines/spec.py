@@ -1,0 +1,132 @@
+"""What an engine says about one workload. The plan turns it into objects; nothing here knows Kubernetes clients."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A value that the plan chose, and why; ``make plan`` prints these."""
+
+    field: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SecretRef:
+    """One key of a Secret."""
+
+    secret: str
+    key: str
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    """An environment variable: plain text or a key of a Secret, never both."""
+
+    name: str
+    value: str | None = None
+    secret: SecretRef | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """A named container port."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An HTTP GET by the kubelet. Seconds throughout."""
+
+    path: str
+    port: str
+    period_seconds: int
+    timeout_seconds: int
+    failure_threshold: int
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The three questions of the kubelet."""
+
+    startup: Probe
+    readiness: Probe
+    liveness: Probe
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A directory of the container: an emptyDir with a limit, or a claim that exists."""
+
+    name: str
+    path: str
+    size_mib: int | None = None
+    claim: str | None = None
+    in_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Requests and limits of the engine container."""
+
+    cpu_millicores: int
+    memory_mib: int
+    ephemeral_storage_mib: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engine accepts from clients."""
+
+    max_input_tokens: int
+    max_client_batch_size: int
+    max_batch_tokens: int
+    max_concurrent_requests: int
+    payload_bytes: int
+    auto_truncate: bool
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Where Prometheus finds the engine's metrics."""
+
+    port: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Api:
+    """What a client needs to know beside the URL."""
+
+    model_name: str
+    openai: bool
+    api_key: bool
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything one engine decides for one workload."""
+
+    engine: str
+    version: str
+    registry: str
+    repository: str
+    tag: str
+    digest: str | None
+    env: tuple[EnvVar, ...]
+    ports: tuple[Port, ...]
+    probes: Probes
+    mounts: tuple[Mount, ...]
+    resources: Resources
+    limits: Limits
+    metrics: Metrics
+    api: Api
+    #: Weights + load + warm-up, after the image is there.
+    startup_seconds: int
+    #: Longest that a request may take once it was accepted.
+    longest_request_seconds: int
+    reasons: tuple[Reason, ...] = field(default=())

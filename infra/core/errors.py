@@ -1,0 +1,35 @@
+"""How the blueprint says no: one line per mistake, all of them at once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that cannot be deployed.
+
+    ``path`` is the place in the stack file (``serving[0].dtype``), ``given`` what stands there, ``allowed`` what may
+    stand there, ``why`` the reason in words, with its source where it is a fact about an engine or a GPU.
+    """
+
+    path: str
+    given: str
+    allowed: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: got {self.given}; allowed: {self.allowed}. {self.why}"
+
+
+class RefusedError(ValueError):
+    """The stack cannot be deployed as written. ``refusals`` holds every reason found, in the order of the file."""
+
+    def __init__(self, refusals: Iterable[Refusal]) -> None:
+        self.refusals = tuple(refusals)
+        super().__init__("\n".join(str(refusal) for refusal in self.refusals))
+
+
+def quoted(value: object) -> str:
+    """A value as a user would recognise it in an error; long ones are cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
