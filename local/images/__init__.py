@@ -1,0 +1,93 @@
+"""Images of the embedded cluster, built here as OCI layout tars; nothing comes from a registry.
+
+for archive in set(ensure(reporter).values()):
+    ctr -n k8s.io image import ARCHIVE      # brings all names of that image
+"""
+
+from pathlib import Path
+
+from local.images import base, engine, names
+from local.images.oci import ImageConfig, write_image, write_layer
+from local.report import Reporter
+from local.toolchain import ensure as ensure_programs
+from local.toolchain.cache import Entry, content_key
+from local.toolchain.golang import target
+from local.toolchain.programs import GO_PROGRAMS
+
+__all__ = ["ensure", "model_files"]
+
+model_files = engine.model_files
+
+#: Images of the stand-in that stay in the cache: some for other checkouts, not one for every edit.
+_KEPT = 4
+
+_OWN_SOURCE = Path(__file__).read_bytes() + (Path(__file__).parent / "oci.py").read_bytes()
+
+_STAND_IN = (
+    "Stand-in of this project for text-embeddings-inference: MiniLM on the CPU, held to recordings of a real server"
+)
+
+
+def ensure(reporter: Reporter) -> dict[str, Path]:
+    """Image name -> OCI layout tar that holds the image under that name and all its others.
+
+    A tar's path changes with its content. Needs root on Debian unless everything is in the cache; raises
+    ToolchainError.
+    """
+    images = {
+        names.PAUSE: _static_program("pause", names.PAUSE, reporter),
+        names.COREDNS: _static_program("coredns", names.COREDNS, reporter),
+    }
+    return images | dict.fromkeys(names.TEI_NAMES, _tei(reporter))
+
+
+def _static_program(program: str, name: str, reporter: Reporter) -> Path:
+    """An image of one static program in the root folder."""
+    (entry_of_program,) = (p.entry() for p in GO_PROGRAMS if p.name == program)
+    config = ImageConfig(entrypoint=[f"/{program}"], architecture=target()[1])
+    entry = Entry(f"image-{program}", content_key([entry_of_program.key, name, repr(config), _OWN_SOURCE]))
+
+    def produce(work: Path, out: Path) -> None:
+        layer = work / "layer"
+        layer.mkdir()
+        copied = layer / program
+        copied.write_bytes(ensure_programs([program], reporter)[program].read_bytes())
+        copied.chmod(0o755)
+        write_layer(layer, work / "layer.tar", owner=0)
+        write_image([work / "layer.tar"], config, [name], out / "image.tar")
+
+    return entry.obtain(reporter, produce, f"image: {program}") / "image.tar"
+
+
+def _tei(reporter: Reporter) -> Path:
+    packages = engine.packages_layer(reporter)
+    layers = [
+        base.build(reporter) / "layer.tar",
+        packages,
+        engine.model_layer(reporter),
+        engine.code_layer(reporter, packages),
+    ]
+    config = ImageConfig(
+        entrypoint=["/usr/bin/python3", "-m", "local.engines.tei"],
+        # As in the official image, whose entry point and environment this follows.
+        cmd=["--json-output"],
+        architecture=target()[1],
+        env={
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PORT": "80",
+            "HUGGINGFACE_HUB_CACHE": "/data",
+            "PYTHONPATH": f"{engine.CODE}:{engine.PACKAGES}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "LC_ALL": "C.UTF-8",
+        },
+        labels={"stand-in": "true", "org.opencontainers.image.description": _STAND_IN},
+        ports=["80/tcp"],
+    )
+    keys = [layer.parent.name for layer in layers]
+    entry = Entry("image-tei", content_key([*keys, repr(config), *names.TEI_NAMES, _OWN_SOURCE]))
+
+    def produce(_work: Path, out: Path) -> None:
+        write_image(layers, config, names.TEI_NAMES, out / "image.tar")
+
+    return entry.obtain(reporter, produce, "image: TEI stand-in", keep=_KEPT) / "image.tar"

@@ -1,0 +1,155 @@
+"""The table: which program comes from where, and when the user's own will do."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.toolchain.debian import DebianFiles
+from local.toolchain.golang import MODULES, GoModuleFile, GoProgram, module_dir
+
+Version = tuple[int, ...]
+
+_KUBERNETES = MODULES / "kubernetes"
+_PULUMI = MODULES / "pulumi"
+
+_COMPONENT_VERSION = (
+    "-X k8s.io/component-base/version.gitVersion=v{version} -X k8s.io/component-base/version.gitMajor={major} "
+    "-X k8s.io/component-base/version.gitMinor={minor} -X k8s.io/component-base/version.gitTreeState=archive"
+)
+
+
+def _kubernetes(name: str, usual_seconds: int) -> GoProgram:
+    package = f"k8s.io/kubernetes/cmd/{name}"
+    return GoProgram(
+        name, _KUBERNETES, package, "k8s.io/kubernetes", ldflags=_COMPONENT_VERSION, usual_seconds=usual_seconds
+    )
+
+
+def _provider_schema(source: Path, env: dict[str, str], log: Path) -> None:
+    """The two files that the provider embeds, out of its module, minified, with the version that its SDK expects."""
+    module = "github.com/pulumi/pulumi-kubernetes/provider/v4"
+    files = module_dir(module, source, env, log) / "cmd" / "pulumi-resource-kubernetes"
+    generated = source / "generated"
+    generated.mkdir()
+    for name in ("schema.json", "terraform-mapping.json"):
+        content = json.loads((files / name).read_text())
+        if name == "schema.json":
+            content["version"] = PROVIDER_VERSION
+        (generated / name).write_text(json.dumps(content, separators=(",", ":")))
+
+
+#: Of pulumi-kubernetes. The Go module says v4.0.0 with a date; this is the release that the date belongs to.
+#: Has to be that of the Python package in pyproject.toml, or the engine warns of a mismatch.
+PROVIDER_VERSION = "4.25.0"
+
+#: Built in this order, and so that what shares dependencies stands together.
+GO_PROGRAMS: tuple[GoProgram | GoModuleFile, ...] = (
+    GoProgram("etcd", _KUBERNETES, "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", usual_seconds=77),
+    _kubernetes("kube-apiserver", 330),
+    _kubernetes("kube-controller-manager", 40),
+    _kubernetes("kube-scheduler", 10),
+    _kubernetes("kubelet", 40),
+    _kubernetes("kube-proxy", 10),
+    _kubernetes("kubectl", 20),
+    GoProgram("pause", MODULES / "pause", ".", usual_seconds=2),
+    GoProgram(
+        "coredns", MODULES / "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns", usual_seconds=120
+    ),
+    GoProgram(
+        "pulumi",
+        _PULUMI,
+        "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+        "github.com/pulumi/pulumi/pkg/v3",
+        ldflags="-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{version}",
+        usual_seconds=220,
+    ),
+    GoModuleFile(
+        "pulumi-language-python-exec",
+        _PULUMI,
+        "github.com/pulumi/pulumi/sdk/v3",
+        "python/cmd/pulumi-language-python-exec",
+    ),
+    GoProgram(
+        "pulumi-resource-kubernetes",
+        MODULES / "pulumi-kubernetes",
+        ".",
+        version=PROVIDER_VERSION,
+        ldflags="-X main.version={version}",
+        usual_seconds=360,
+        prepare=_provider_schema,
+    ),
+)
+
+DEBIAN_FILES: tuple[DebianFiles, ...] = (
+    DebianFiles(
+        "containerd",
+        {
+            "containerd": "usr/bin/containerd",
+            "containerd-shim-runc-v2": "usr/bin/containerd-shim-runc-v2",
+            "ctr": "usr/bin/ctr",
+        },
+    ),
+    DebianFiles("runc", {"runc": "usr/sbin/runc"}),
+    DebianFiles("containernetworking-plugins", {"cni-plugins": "usr/lib/cni"}),
+)
+
+#: Program on PATH -> Debian package that brings it. Any version does.
+SYSTEM_PROGRAMS: dict[str, str] = {
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "debootstrap": "debootstrap",
+}
+
+#: Where distributions and the upstream archive put CNI plugins; the cluster uses these four.
+CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
+CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+
+
+@dataclass(frozen=True)
+class OnPath:
+    """The user's own programs, used together or not at all and from one folder.
+
+    ``arguments`` make the first of them print its version; ``least`` <= version < ``below`` is sufficient.
+    """
+
+    programs: tuple[str, ...]
+    arguments: tuple[str, ...]
+    least: Version
+    below: Version
+
+    def accepts(self, version: Version) -> bool:
+        return self.least <= version < self.below
+
+
+def on_path_rules() -> tuple[OnPath, ...]:
+    """What is accepted from PATH. Everything else (etcd and the Kubernetes servers, CoreDNS, the provider) is ours:
+    the cluster is tested with these versions and nobody has them on PATH by accident.
+    """
+    kubectl = _pinned("kubectl")
+    return (
+        # Server and client may differ by one minor version: https://kubernetes.io/releases/version-skew-policy/
+        OnPath(("kubectl",), ("version", "--client"), (kubectl[0], kubectl[1] - 1), (kubectl[0], kubectl[1] + 2)),
+        # A CLI speaks to the language host of its own release, so the three go together.
+        OnPath(
+            ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"),
+            ("version",),
+            _pinned("pulumi"),
+            (_pinned("pulumi")[0] + 1,),
+        ),
+        # 1.6 is what the cluster was tried with; 2.x reads another configuration.
+        OnPath(("containerd", "containerd-shim-runc-v2", "ctr"), ("--version",), (1, 6), (2,)),
+        OnPath(("runc",), ("--version",), (1, 1), (2,)),
+    )
+
+
+def _pinned(name: str) -> Version:
+    (program,) = (p for p in GO_PROGRAMS if p.name == name)
+    return tuple(int(part) for part in program.pinned.split("."))
+
+
+def search_path(excluded: tuple[Path, ...]) -> str:
+    """PATH without the folders below ``excluded``: there lie our own programs, put there by `make shell`."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(f for f in folders if f and not any(Path(f).absolute().is_relative_to(x) for x in excluded))
