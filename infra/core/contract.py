@@ -1,6 +1,7 @@
 """The stack output ``contract``: what was deployed and how to test it. Smoke tests read it and never guess."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from infra.core.plan import SERVICE_PORT, Plan, Workload
@@ -51,6 +52,14 @@ class Contract:
     environment: str
     namespace: str
     workloads: tuple[WorkloadContract, ...]
+
+    def with_secret_names(self, names: Mapping[str, str]) -> "Contract":
+        """The same contract with the names that Secrets got in the cluster; ``names`` maps workload to Secret."""
+        workloads = (
+            replace(workload, api_key_secret=names.get(workload.name)) if workload.api_key_secret else workload
+            for workload in self.workloads
+        )
+        return replace(self, workloads=tuple(workloads))
 
     def to_dict(self) -> dict[str, Any]:
         """The stack output."""

@@ -1,0 +1,47 @@
+"""The only place that reads Pulumi configuration."""
+
+import pulumi
+
+from infra.core.engines.tei import API_KEY_SECRET, HUB_TOKEN_SECRET
+from infra.core.errors import Refusal, RefusedError
+
+#: Secret config keys that a stack may set.
+SECRET_KEYS = (API_KEY_SECRET, HUB_TOKEN_SECRET)
+
+
+def read() -> tuple[object, dict[str, pulumi.Output[str]]]:
+    """The structured object ``embedding-serving:stack`` and the secret values that are set.
+
+    Raises RefusedError when the object is missing, or when a secret was stored in plain text, is empty or has white
+    space around it. No value is repeated in an error.
+    """
+    config = pulumi.Config()
+    refusals = []
+    secrets = {}
+    for key in SECRET_KEYS:
+        value = config.get(key)
+        if value is None:
+            continue
+        path = f"{config.name}:{key}"
+        again = f"Set it again: pulumi config set --secret {path}"
+        if not pulumi.runtime.is_config_secret(path):
+            refusals.append(Refusal(path, "a value in plain text", "an encrypted value", again))
+        elif not value or value != value.strip():
+            why = "TEI compares keys byte by byte, so that every call would be answered with 401. "
+            refusals.append(
+                Refusal(path, "an empty value or white space around it", "the bare key on one line", why + again)
+            )
+        secrets[key] = config.require_secret(key)
+    stack = config.get_object("stack")
+    if stack is None:
+        refusals.append(
+            Refusal(
+                f"{config.name}:stack",
+                "nothing",
+                "the object that describes the stack",
+                "See stacks/Pulumi.local.yaml.",
+            )
+        )
+    if refusals:
+        raise RefusedError(refusals)
+    return stack, secrets

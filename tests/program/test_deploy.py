@@ -1,0 +1,162 @@
+"""What the program registers, under mocks: the plan's values, all of them and nothing else."""
+
+import asyncio
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.core import plan, settings
+from infra.core.plan import Plan
+from infra.program import deploy
+from tests import stacks
+from tests.program import recording
+from tests.program.recording import Recorder
+
+pytestmark = pytest.mark.program
+
+
+def deployed(planned: Plan) -> tuple[Recorder, dict[str, Any]]:
+    """Registers a plan with made-up secrets and waits until everything is registered."""
+    # The mocks look for an event loop, which Python no longer makes by itself.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    recorder = recording.start()
+    contract: list[dict[str, Any]] = []
+
+    @pulumi.runtime.test
+    def run() -> pulumi.Output[None]:
+        secrets = {key: recording.secret(f"value-of-{key}") for key in ("apiKey", "huggingFaceToken")}
+        return deploy(planned, secrets).apply(contract.append)
+
+    run()
+    return recorder, contract[0]
+
+
+def planned(**changes: Any) -> Plan:
+    return plan.make(settings.load(stacks.local(**changes)), name="local", secrets={"apiKey", "huggingFaceToken"})
+
+
+def container(recorder: Recorder) -> dict[str, Any]:
+    [deployment] = recorder.of_kind("Deployment")
+    [only] = deployment["spec"]["template"]["spec"]["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def test_a_workload_without_keys_is_four_objects_in_a_namespace() -> None:
+    recorder, _ = deployed(planned())
+    kinds = sorted(found["kind"] for found in recorder.objects())
+    assert kinds == ["Deployment", "Namespace", "PodDisruptionBudget", "Service", "ServiceAccount"]
+
+
+def test_a_workload_with_a_key_has_a_secret_and_the_contract_names_it() -> None:
+    recorder, contract = deployed(planned(requireApiKey=True))
+    [secret] = recorder.of_kind("Secret")
+    assert secret["stringData"] == {"apiKey": "value-of-apiKey"}, "only the key that this workload needs"
+    assert contract["workloads"][0]["api_key_secret"] == "embed-keys-0123abcd"
+    [variable] = [found for found in container(recorder)["env"] if found["name"] == "API_KEY"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "embed-keys-0123abcd", "key": "apiKey"}
+
+
+def test_the_secret_reaches_the_engine_as_a_secret() -> None:
+    recorder, _ = deployed(planned(requireApiKey=True))
+    [resource] = [found for found in recorder.resources if found.typ == "kubernetes:core/v1:Secret"]
+    assert resource.inputs["stringData"] != {"apiKey": "value-of-apiKey"}, "the value is wrapped as a secret"
+    others = [found for found in recorder.resources if found is not resource]
+    assert "value-of-apiKey" not in repr([found.inputs for found in others])
+
+
+def test_types_and_names_are_what_state_files_hold() -> None:
+    # A changed token or name replaces objects in every user's cluster: it needs an alias in the same commit.
+    recorder, _ = deployed(planned(requireApiKey=True))
+    assert sorted((found.typ, found.name) for found in recorder.resources) == [
+        ("embedding-serving:serving:CentralizedWorkload", "embed"),
+        ("kubernetes:apps/v1:Deployment", "embed"),
+        ("kubernetes:core/v1:Namespace", "namespace"),
+        ("kubernetes:core/v1:Secret", "embed-keys"),
+        ("kubernetes:core/v1:Service", "embed"),
+        ("kubernetes:core/v1:ServiceAccount", "embed"),
+        ("kubernetes:policy/v1:PodDisruptionBudget", "embed"),
+        ("pulumi:providers:kubernetes", "cluster"),
+    ]
+
+
+def test_pods_carry_what_the_plan_says() -> None:
+    made = planned()
+    recorder, _ = deployed(made)
+    [workload] = made.workloads
+    engine = container(recorder)
+    assert engine["image"] == workload.image
+    assert "command" not in engine, "TEI's entrypoint is a relative path and checks the GPU"
+    assert "args" not in engine
+    assert {found["name"]: found.get("value") for found in engine["env"]} == {
+        found.name: found.value for found in workload.engine.env
+    }
+    assert (
+        engine["resources"]["limits"]
+        == engine["resources"]["requests"]
+        == {
+            "cpu": "500m",
+            "memory": "1024Mi",
+            "ephemeral-storage": f"{workload.engine.resources.ephemeral_storage_mib}Mi",
+            "nvidia.com/gpu": "1",
+        }
+    )
+    for name, probe in (
+        ("startupProbe", workload.engine.probes.startup),
+        ("readinessProbe", workload.engine.probes.readiness),
+        ("livenessProbe", workload.engine.probes.liveness),
+    ):
+        assert engine[name] == {
+            "httpGet": {"path": probe.path, "port": probe.port},
+            "periodSeconds": probe.period_seconds,
+            "timeoutSeconds": probe.timeout_seconds,
+            "failureThreshold": probe.failure_threshold,
+        }
+    assert engine["lifecycle"] == {"preStop": {"sleep": {"seconds": workload.budgets.pre_stop}}}
+
+
+def test_case_26_no_pod_gets_service_links() -> None:
+    recorder, _ = deployed(planned())
+    [deployment] = recorder.of_kind("Deployment")
+    assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_case_88_pulumi_waits_as_long_as_the_rollout_may_take() -> None:
+    made = planned(replicas=2)
+    recorder, _ = deployed(made)
+    [workload] = made.workloads
+    [deployment] = recorder.of_kind("Deployment")
+    assert deployment["spec"]["progressDeadlineSeconds"] == workload.budgets.progress_deadline
+    assert workload.budgets.rollout >= 2 * workload.budgets.progress_deadline
+
+
+def test_selectors_meet_the_pods_of_this_workload_only() -> None:
+    stack = stacks.local()
+    stack["serving"].append({**stack["serving"][0], "name": "second"})
+    recorder, _ = deployed(plan.make(settings.load(stack), name="local"))
+    pods = {
+        found["metadata"]["name"]: found["spec"]["template"]["metadata"]["labels"]
+        for found in recorder.of_kind("Deployment")
+    }
+    selectors = [found["spec"]["selector"] for found in recorder.of_kind("Service")]
+    selectors += [found["spec"]["selector"]["matchLabels"] for found in recorder.of_kind("PodDisruptionBudget")]
+    selectors += [found["spec"]["selector"]["matchLabels"] for found in recorder.of_kind("Deployment")]
+    for selector in selectors:
+        assert sum(selector.items() <= labels.items() for labels in pods.values()) == 1
+
+
+def test_a_label_of_the_workload_stays_off_its_pods() -> None:
+    plain, _ = deployed(planned())
+    labelled, _ = deployed(planned(labels={"team": "rag"}))
+    [before], [after] = plain.of_kind("Deployment"), labelled.of_kind("Deployment")
+    assert after["metadata"]["labels"]["team"] == "rag"
+    assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def test_an_existing_namespace_is_used_and_not_created() -> None:
+    stack = {**stacks.local(), "namespace": {"name": "rag", "create": False}}
+    recorder, contract = deployed(plan.make(settings.load(stack), name="local"))
+    assert recorder.of_kind("Namespace") == []
+    assert {found["metadata"]["namespace"] for found in recorder.objects()} == {"rag"}
+    assert contract["workloads"][0]["url"] == "http://embed.rag.svc.cluster.local:80"
