@@ -1,0 +1,35 @@
+"""Removes the embedded cluster: processes, mounts, namespaces and all its files, the state of the stack `local` with
+them. The cache of built programs and images stays.
+"""
+
+import argparse
+import shutil
+import sys
+
+from local import cluster, paths
+from scripts import console
+from scripts.command import run
+
+_EXAMPLE = """example:
+  make down
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.down",
+        description=__doc__,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args()
+    with console.reporter() as reporter:
+        cluster.down(reporter)
+    # The objects that this state describes went with the cluster.
+    shutil.rmtree(paths.state_dir(), ignore_errors=True)
+    print(f"Built programs and images are kept in {paths.cache_dir()}; the next make up uses them.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

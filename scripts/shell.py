@@ -1,0 +1,43 @@
+"""A shell with the pinned kubectl and pulumi on PATH, the embedded cluster's kubeconfig and the local Pulumi state.
+
+Arguments after -- are run instead of a shell.
+"""
+
+import argparse
+import os
+import sys
+
+from scripts import embedded
+from scripts.command import CommandError, run
+
+_EXAMPLE = """examples:
+  make shell
+  python -m scripts.shell -- kubectl get pods -A -o wide
+  python -m scripts.shell -- pulumi stack output contract --json --stack local
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.shell",
+        description=__doc__,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="*", help="program and arguments to run instead of $SHELL")
+    arguments = parser.parse_args()
+    if not embedded.exists():
+        raise CommandError("there is no embedded cluster here: run make up first")
+    environment = embedded.environment()
+    command = arguments.command or [os.environ.get("SHELL") or "bash"]
+    if not arguments.command:
+        print("kubectl and pulumi speak to the embedded cluster: kubectl get pods -A -o wide. exit leaves.")
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - this is what a shell is for
+    except OSError as error:
+        raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

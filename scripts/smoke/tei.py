@@ -1,0 +1,354 @@
+"""Checks of a Text Embeddings Inference workload over HTTP, against any base URL.
+
+Paths, codes and texts are those of a real TEI 1.9.3 (recordings of its answers: tests/data/tei-1.9.3).
+"""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import openai
+import requests
+
+from infra.core.catalogue import ModelKind
+from infra.core.contract import WorkloadContract
+from scripts.smoke.results import Check, NotProvenError, UnmetError, UnreachableError
+
+#: Beyond what the engine may take: port-forward and network.
+_EXTRA_SECONDS = 10
+#: Float16 vectors have a norm of 1 within a few thousandths.
+_NORM_TOLERANCE = 5e-3
+
+_QUESTION = "How do I reset my password?"
+_SIMILAR = "I forgot my password and cannot log in."
+_UNRELATED = "The recipe needs two ripe bananas and a cup of flour."
+
+_QUERY = "What is the capital of France?"
+_TEXTS = (_UNRELATED, "Paris is the capital of France.", "The train to Hamburg leaves at noon.")
+_BEST = 1
+
+_COUNTER = re.compile(r"^te_request_count(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+
+
+class TeiService:
+    """A workload of the contract at ``base_url``. ``api_key`` is sent with every call and shown nowhere."""
+
+    def __init__(self, workload: WorkloadContract, base_url: str, api_key: str | None = None) -> None:
+        self.workload = workload
+        self._url = base_url.rstrip("/")
+        self._key = api_key
+        self._timeout = workload.budgets["longest_request"] + _EXTRA_SECONDS
+        self._session = requests.Session()
+        # The way to the Service is loopback: a proxy of the environment would be asked for its own loopback.
+        self._session.trust_env = False
+        self._logs = f"kubectl -n {workload.namespace} logs deployment/{workload.deployment}"
+
+    def checks(self) -> list[Check]:
+        """Every check that applies to the workload."""
+        kinds = {
+            ModelKind.EMBEDDING: [
+                Check("dimension and norm", self.vector),
+                Check("similar texts", self.similarity),
+            ],
+            ModelKind.SPARSE: [Check("sparse vector", self.sparse)],
+            ModelKind.RERANKER: [Check("order of texts", self.order)],
+            ModelKind.CLASSIFIER: [Check("classes", self.classes)],
+        }
+        checks = [Check("health", self.health), Check("info", self.info), *kinds[ModelKind(self.workload.kind)]]
+        if self.workload.openai_api:
+            checks.append(Check("openai client", self.openai_client))
+        checks += [Check("batch limit", self.batch_limit), Check("metrics", self.metrics)]
+        if self.workload.api_key_secret:
+            checks.append(Check("API key", self.key_enforced))
+        return checks
+
+    def health(self) -> str:
+        """/health is public and waits behind the running batch."""
+        answer = self._get("/health", key=None)
+        if answer.status_code != 200:
+            raise UnmetError(
+                f"GET /health: {_shown(answer)}",
+                f"the engine says that it cannot compute; read {self._logs} and restart the pod if the GPU is lost",
+            )
+        return "GET /health: 200, the engine computes"
+
+    def info(self) -> str:
+        """/info reports the configuration that the process runs with."""
+        answer = self._get("/info", key=self._key)
+        limits = self.workload.limits
+        expected = {
+            "model_id": self.workload.model,
+            "served_model_name": self.workload.client_model,
+            "version": self.workload.version,
+            "max_input_length": limits["max_input_tokens"],
+            "max_batch_tokens": limits["max_batch_tokens"],
+            "max_client_batch_size": limits["max_client_batch_size"],
+            "max_concurrent_requests": limits["max_concurrent_requests"],
+            "auto_truncate": limits["auto_truncate"],
+        }
+        told = self._json(answer, "/info")
+        if not isinstance(told, Mapping):
+            raise UnmetError(
+                f"GET /info: {_shown(answer)}", f"is the Service {self.workload.service} a TEI? {self._logs}"
+            )
+        differing = [
+            f"{key} is {told.get(key)!r}, planned {value!r}"
+            for key, value in expected.items()
+            if told.get(key) != value
+        ]
+        if differing:
+            raise UnmetError(
+                "; ".join(differing),
+                "the pods do not run what the contract says: run pulumi up, and look for env in the stack file that "
+                "overrides the plan",
+            )
+        return f"{self.workload.model}, TEI {self.workload.version}, and all limits as planned"
+
+    def vector(self) -> str:
+        """Length of the vector, and that it is normalised."""
+        (vector,) = self._embed([_QUESTION])
+        norm = math.sqrt(sum(value * value for value in vector))
+        if not math.isclose(norm, 1, abs_tol=_NORM_TOLERANCE):
+            raise UnmetError(
+                f"the L2 norm is {norm:.4f}, not 1",
+                "vectors without norm 1 break indexes that use the dot product; check the model's files and dtype",
+            )
+        if self.workload.dimension is None:
+            raise NotProvenError(f"norm 1; {len(vector)} dimensions, and the contract does not say how many are right")
+        if len(vector) != self.workload.dimension:
+            raise UnmetError(
+                f"{len(vector)} dimensions, the contract says {self.workload.dimension}",
+                f"the engine serves another model than {self.workload.model}, or the stack file has a wrong dimension",
+            )
+        return f"{len(vector)} dimensions, L2 norm {norm:.4f}"
+
+    def similarity(self) -> str:
+        """That vectors mean something: weights that were not loaded give vectors too."""
+        question, similar, unrelated = self._embed([_QUESTION, _SIMILAR, _UNRELATED])
+        near, far = _cosine(question, similar), _cosine(question, unrelated)
+        if not near > far:
+            raise UnmetError(
+                f"a similar text has cosine {near:.3f}, an unrelated one {far:.3f}",
+                "the vectors carry no meaning: check revision and pooling of the model, and the engine's log",
+            )
+        return f"cosine {near:.3f} for a similar text, {far:.3f} for an unrelated one"
+
+    def sparse(self) -> str:
+        """A SPLADE model gives weights of vocabulary entries."""
+        answer = self._json(self._post("/embed_sparse", {"inputs": _QUESTION}), "/embed_sparse")
+        entries = answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], list) else []
+        if not entries or not all(isinstance(entry, Mapping) and entry.get("value", 0) > 0 for entry in entries):
+            raise UnmetError("POST /embed_sparse: no weights above zero", f"is the pooling splade? {self._logs}")
+        return f"{len(entries)} vocabulary entries with a weight"
+
+    def order(self) -> str:
+        """The one text that answers the query comes first."""
+        answer = self._json(self._post("/rerank", {"query": _QUERY, "texts": list(_TEXTS)}), "/rerank")
+        ranks = [rank for rank in answer if isinstance(rank, Mapping)] if isinstance(answer, list) else []
+        if sorted(rank.get("index", -1) for rank in ranks) != list(range(len(_TEXTS))):
+            raise UnmetError(
+                "POST /rerank: not one score per text", f"is {self.workload.model} a reranker? {self._logs}"
+            )
+        if ranks[0]["index"] != _BEST:
+            raise UnmetError(
+                f"{_TEXTS[ranks[0]['index']]!r} came before {_TEXTS[_BEST]!r} for {_QUERY!r}",
+                "the scores carry no meaning: check the model's revision and the engine's log",
+            )
+        return f"the answer to the query comes first of {len(ranks)}, score {ranks[0]['score']:.4f}"
+
+    def classes(self) -> str:
+        """A classifier gives a score per class."""
+        answer = self._json(self._post("/predict", {"inputs": [[_QUESTION]]}), "/predict")
+        scores = answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], list) else []
+        if not scores or not all(isinstance(score, Mapping) and 0 <= score.get("score", -1) <= 1 for score in scores):
+            raise UnmetError("POST /predict: no scores from 0 to 1", f"is the model a classifier? {self._logs}")
+        return ", ".join(f"{score.get('label')} {score['score']:.3f}" for score in scores[:3])
+
+    def openai_client(self) -> str:
+        """What an application does that was written for OpenAI's API."""
+        client = openai.OpenAI(
+            base_url=f"{self._url}/v1",
+            # The client wants a key; a server without one ignores it.
+            api_key=self._key or "none",
+            timeout=self._timeout,
+            max_retries=3,
+            http_client=openai.DefaultHttpxClient(trust_env=False),
+        )
+        model = self.workload.client_model
+        try:
+            answer = client.embeddings.create(model=model, input=[_QUESTION, _SIMILAR])
+        except openai.APIStatusError as error:
+            raise UnmetError(
+                f"embeddings.create(model={model!r}): {error.status_code} {error.response.text}",
+                f"read {self._logs}",
+            ) from None
+        except openai.APIError as error:
+            raise UnmetError(f"embeddings.create(model={model!r}): {error}", f"read {self._logs}") from None
+        finally:
+            client.close()
+        if answer.model != model:
+            raise UnmetError(
+                f"the served model is called {answer.model!r}, the contract says {model!r}",
+                "run pulumi up, so that the pods get servedModelName of the stack file",
+            )
+        lengths = {len(item.embedding) for item in answer.data}
+        if len(answer.data) != 2 or (self.workload.dimension and lengths != {self.workload.dimension}):
+            raise UnmetError(
+                f"{len(answer.data)} vectors of {sorted(lengths)} dimensions for 2 texts", f"read {self._logs}"
+            )
+        return f"embeddings.create gave 2 vectors of model {answer.model}"
+
+    def batch_limit(self) -> str:
+        """As many texts as one request may hold, then one more."""
+        most = self.workload.limits["max_client_batch_size"]
+        path = self._batch_path()
+        answer = self._post(path, self._batch(most))
+        if answer.status_code != 200:
+            raise UnmetError(
+                f"POST {path} with {most} texts: {_shown(answer)}",
+                f"clients may send {most} texts by the contract; a 413 asks for a higher payloadLimit, a 429 for a "
+                "higher maxConcurrentRequests or more replicas",
+            )
+        given = self._json(answer, path)
+        if not isinstance(given, list) or len(given) != most:
+            raise UnmetError(f"POST {path} with {most} texts: not one answer per text", f"read {self._logs}")
+        refused = self._post(path, self._batch(most + 1))
+        text = f"batch size {most + 1} > maximum allowed batch size {most}"
+        if refused.status_code != 422 or text not in refused.text:
+            raise UnmetError(
+                f"POST {path} with {most + 1} texts: {_shown(refused)}, expected 422 with {text!r}",
+                "the engine has another client limit than the plan: run pulumi up, and look for env in the stack file "
+                "that overrides the plan",
+            )
+        return f"{most} texts answered, {most + 1} refused with 422"
+
+    def metrics(self) -> str:
+        """Counters that scaling and alerts read: absent until the first request, so after traffic."""
+        if self.workload.metrics_port != "http":
+            raise NotProvenError(
+                f"metrics are on port {self.workload.metrics_port}, which the Service does not publish"
+            )
+        before = self._requests_counted()
+        self._requests_made()
+        after = self._requests_counted()
+        if not after > before:
+            raise UnmetError(
+                f"te_request_count stayed at {after:.0f} while a request was answered",
+                f"is {self.workload.metrics_path} that of the engine? No dashboard, alert or scaler sees this workload",
+            )
+        return f"te_request_count went from {before:.0f} to {after:.0f} with one request"
+
+    def key_enforced(self) -> str:
+        """Clients without the key, or with another one, get nothing."""
+        if not self._key:
+            raise UnmetError(
+                f"Secret {self.workload.api_key_secret} has no key {self.workload.api_key_secret_key}",
+                "set it with pulumi config set --secret embedding-serving:apiKey, then pulumi up",
+            )
+        for what, key in (("no key", None), ("another key", "not-the-key")):
+            code = self._get("/info", key=key).status_code
+            if code != 401:
+                raise UnmetError(
+                    f"GET /info with {what}: {code}, expected 401",
+                    "anyone who reaches the Service can use it: check API_KEY of the pods, then pulumi up",
+                )
+        code = self._get("/info", key=self._key).status_code
+        if code != 200:
+            raise UnmetError(
+                f"GET /info with the key of Secret {self.workload.api_key_secret}: {code}, expected 200",
+                "the pods have another key than the Secret, or it ends with a line break: set it again, pulumi up",
+            )
+        return "401 without the key and with another one, 200 with it"
+
+    def _requests_counted(self) -> float:
+        answer = self._get(self.workload.metrics_path, key=None)
+        if answer.status_code != 200:
+            raise UnmetError(
+                f"GET {self.workload.metrics_path}: {_shown(answer)}", "Prometheus gets the same answer; read the log"
+            )
+        return sum(float(count) for count in _COUNTER.findall(answer.text))
+
+    def _requests_made(self) -> None:
+        path = self._batch_path()
+        answer = self._post(path, self._batch(1))
+        if answer.status_code != 200:
+            raise UnmetError(f"POST {path}: {_shown(answer)}", f"read {self._logs}")
+
+    def _batch_path(self) -> str:
+        return {
+            ModelKind.EMBEDDING: "/embed",
+            ModelKind.SPARSE: "/embed_sparse",
+            ModelKind.RERANKER: "/rerank",
+            ModelKind.CLASSIFIER: "/predict",
+        }[ModelKind(self.workload.kind)]
+
+    def _batch(self, size: int) -> dict[str, Any]:
+        texts = [f"text {number}" for number in range(size)]
+        match ModelKind(self.workload.kind):
+            case ModelKind.RERANKER:
+                return {"query": _QUERY, "texts": texts}
+            case ModelKind.CLASSIFIER:
+                return {"inputs": [[text] for text in texts]}
+            case _:
+                return {"inputs": texts}
+
+    def _embed(self, texts: list[str]) -> list[list[float]]:
+        answer = self._json(self._post("/embed", {"inputs": texts}), "/embed")
+        if not isinstance(answer, list) or len(answer) != len(texts) or not all(isinstance(v, list) for v in answer):
+            raise UnmetError("POST /embed: not one vector per text", f"read {self._logs}")
+        return answer
+
+    def _get(self, path: str, *, key: str | None) -> requests.Response:
+        return self._call("GET", path, key, None)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> requests.Response:
+        """Retries while the engine is overloaded: other clients may be at work, and 429 is an answer as planned."""
+        give_up = time.monotonic() + self._timeout
+        pause = 0.5
+        while True:
+            answer = self._call("POST", path, self._key, body)
+            if answer.status_code != 429 or time.monotonic() + pause > give_up:
+                return answer
+            time.sleep(pause)
+            pause *= 2
+
+    def _call(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None) -> requests.Response:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            return self._session.request(method, self._url + path, headers=headers, json=body, timeout=self._timeout)
+        except requests.Timeout:
+            raise UnreachableError(
+                f"{method} {path}: no answer within {self._timeout} s",
+                f"the engine hangs or its queue is longer than longestRequestSeconds allows; read {self._logs}",
+            ) from None
+        except requests.RequestException as error:
+            raise UnreachableError(
+                f"{method} {path}: {_reason(error)}",
+                f"did the pod end while it was tested? kubectl -n {self.workload.namespace} get pods, {self._logs}",
+            ) from None
+
+    def _json(self, answer: requests.Response, path: str) -> Any:
+        if answer.status_code != 200:
+            raise UnmetError(f"{path}: {_shown(answer)}", f"read {self._logs}")
+        try:
+            return answer.json()
+        except requests.JSONDecodeError:
+            raise UnmetError(f"{path}: the answer is no JSON", f"does another program answer? {self._logs}") from None
+
+
+def _shown(answer: requests.Response) -> str:
+    return f"{answer.status_code} {answer.text[:200]!r}" if answer.text else f"{answer.status_code} without a text"
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause: requests and urllib3 wrap it several times."""
+    text = str(error)
+    match = re.search(r"(Connection refused|Connection reset by peer|Remote end closed connection)", text)
+    return match[1].lower() if match else type(error).__name__
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    product = sum(a * b for a, b in zip(one, other, strict=True))
+    return product / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))

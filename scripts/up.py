@@ -1,0 +1,147 @@
+"""Embedded Kubernetes, the stack `local` on it, and a smoke test, in one command. A second run changes nothing.
+
+Builds or finds the toolchain and the images, starts the cluster, runs a real `pulumi up`, publishes every Service on
+loopback, tests it, and prints where everything is. Needs Linux and root; says how to go on where it has neither.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from infra.core.catalogue import ModelKind
+from infra.core.contract import Contract, WorkloadContract
+from local import cluster, images, toolchain
+from local.cluster.cluster import require_root_on_linux
+from local.paths import CHECKOUT
+from local.report import Reporter
+from scripts import console, embedded, plan
+from scripts.command import CommandError, run
+from scripts.console import Table
+from scripts.smoke import source
+from scripts.smoke.run import show, test
+
+_EXAMPLE = """examples:
+  make up
+  make up ARGS=--no-smoke
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.up",
+        description=__doc__,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--no-smoke", action="store_true", help="do not test what was deployed")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    # What the cluster or the plan would refuse is said now, not after a build.
+    require_root_on_linux()
+    plan.of(embedded.STACK)
+    with console.reporter() as reporter:
+        programs = toolchain.ensure(toolchain.ALL, reporter)
+        built = images.ensure(reporter)
+        cluster.of_checkout().up(reporter, programs, built)
+    environment = embedded.environment(programs)
+    _deploy(environment)
+    contract = source.from_stack(embedded.STACK, environment)
+    with console.reporter() as reporter:
+        urls = _publish(contract, reporter)
+    failed = False
+    if not arguments.no_smoke:
+        report = test(contract, embedded.access())
+        show(report)
+        failed = report.failed
+    _tell(contract, urls, time.monotonic() - started)
+    return 1 if failed else 0
+
+
+def _deploy(environment: Mapping[str, str]) -> None:
+    """`pulumi up`, its output as it comes. Raises CommandError when it fails."""
+    pulumi = str(Path(environment["PATH"].split(":")[0]) / "pulumi")
+    selected = subprocess.run(
+        [pulumi, "stack", "select", "--create", embedded.STACK, "--non-interactive"],
+        cwd=CHECKOUT,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if selected.returncode:
+        raise CommandError(f"pulumi stack select --create {embedded.STACK}: {selected.stderr.strip()}")
+    sys.stdout.flush()
+    command = [pulumi, "up", "--yes", "--skip-preview", "--stack", embedded.STACK]
+    done = subprocess.run(command, cwd=CHECKOUT, env=dict(environment), stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise CommandError(
+            "pulumi up failed, its reason is above; put it right and run make up again (make status shows the cluster, "
+            "make shell has kubectl and pulumi)"
+        )
+
+
+def _publish(contract: Contract, reporter: Reporter) -> dict[str, str]:
+    urls = {}
+    for workload in contract.workloads:
+        started = time.monotonic()
+        urls[workload.name] = cluster.publish(
+            workload.name, workload.namespace, workload.service, workload.service_port
+        )
+        reporter.done(f"{workload.name} published at {urls[workload.name]}", time.monotonic() - started)
+    return urls
+
+
+def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:
+    """What runs where."""
+    return Table(
+        "What runs",
+        ("workload", "engine", "stand-in", "model", "pods", "GPU", "URL"),
+        [
+            (
+                workload.name,
+                f"{workload.engine} {workload.version}",
+                workload.stand_in,
+                workload.client_model,
+                workload.replicas,
+                f"{workload.gpu} (simulated)" if workload.gpu and workload.stand_in else workload.gpu,
+                urls.get(workload.name),
+            )
+            for workload in contract.workloads
+        ],
+    )
+
+
+def curl(workload: WorkloadContract, url: str) -> str:
+    """A line that a person can paste. A key is read by that line, and is on no argument list."""
+    path, body = {
+        ModelKind.EMBEDDING: ("/v1/embeddings", f'{{"model": "{workload.client_model}", "input": "hello"}}'),
+        ModelKind.SPARSE: ("/embed_sparse", '{"inputs": "hello"}'),
+        ModelKind.RERANKER: ("/rerank", '{"query": "hello", "texts": ["good morning", "bananas"]}'),
+        ModelKind.CLASSIFIER: ("/predict", '{"inputs": "hello"}'),
+    }[ModelKind(workload.kind)]
+    line = f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body}'"
+    if workload.api_key_secret is None:
+        return line
+    return (
+        f"kubectl -n {workload.namespace} get secret {workload.api_key_secret} "
+        f"-o go-template='Authorization: Bearer {{{{index .data \"{workload.api_key_secret_key}\" | base64decode}}}}' "
+        f"| {line} -H @-"
+    )
+
+
+def _tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
+    console.show(workloads_table(contract, urls))
+    print("Try it:")
+    for workload in contract.workloads:
+        inside = "" if workload.api_key_secret is None else " (inside make shell)"
+        print(f"  {curl(workload, urls[workload.name])}{inside}")
+    print("Look around with kubectl and pulumi: make shell. What is healthy: make status. Remove it all: make down.")
+    print(f"Up after {int(seconds // 60)} min {seconds % 60:.0f} s.")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
