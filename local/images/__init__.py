@@ -14,7 +14,7 @@ from local.toolchain.cache import Entry, content_key
 from local.toolchain.golang import target
 from local.toolchain.programs import GO_PROGRAMS
 
-__all__ = ["ensure", "model_files"]
+__all__ = ["ensure", "model_files", "tei"]
 
 model_files = engine.model_files
 
@@ -38,7 +38,7 @@ def ensure(reporter: Reporter) -> dict[str, Path]:
         names.PAUSE: _static_program("pause", names.PAUSE, reporter),
         names.COREDNS: _static_program("coredns", names.COREDNS, reporter),
     }
-    return images | dict.fromkeys(names.TEI_NAMES, _tei(reporter))
+    return images | dict.fromkeys(names.TEI_NAMES, tei(reporter))
 
 
 def _static_program(program: str, name: str, reporter: Reporter) -> Path:
@@ -59,7 +59,8 @@ def _static_program(program: str, name: str, reporter: Reporter) -> Path:
     return entry.obtain(reporter, produce, f"image: {program}") / "image.tar"
 
 
-def _tei(reporter: Reporter) -> Path:
+def tei(reporter: Reporter) -> Path:
+    """The OCI layout tar of the TEI stand-in; see ensure."""
     packages = engine.packages_layer(reporter)
     layers = [
         base.build(reporter) / "layer.tar",

@@ -23,15 +23,21 @@ _PRUNED = (
     "etc/hostname",
     "etc/machine-id",
     "etc/resolv.conf",
+    "usr/bin/apt*",
     "usr/bin/perl*",
+    "usr/lib/*/gconv",
+    "usr/lib/*/libapt*",
     "usr/lib/*/perl-base",
+    "usr/lib/apt",
     "usr/lib/locale",
+    "usr/share/bash-completion",
     "usr/share/doc",
     "usr/share/i18n",
     "usr/share/info",
     "usr/share/locale",
     "usr/share/man",
     "usr/share/perl*",
+    "usr/share/python3",
     "usr/share/zoneinfo",
     "var/cache/*",
     "var/lib/apt",
@@ -90,7 +96,7 @@ def build(reporter: Reporter) -> Path:
 
 def prune(root: Path) -> None:
     """Take away what _PRUNED lists, and byte code, which is compiled again so that it needs no matching times."""
-    for pattern in (*_PRUNED, "usr/lib/python3*/**/__pycache__"):
+    for pattern in (*_PRUNED, "**/__pycache__"):
         for path in list(root.glob(pattern)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -106,7 +112,17 @@ def compile_python(root: Path, *, log: Path, mounted: Path | None = None) -> Non
     folders = [MOUNT_POINT] if mounted else [str(p.relative_to(root)) for p in sorted(root.glob("usr/lib/python3*"))]
     run_in(
         root,
-        ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", *(f"/{f}" for f in folders)],
+        # -B: what compileall imports would be written before it, with times, and then be skipped by it.
+        [
+            "python3",
+            "-B",
+            "-m",
+            "compileall",
+            "-q",
+            "--invalidation-mode",
+            "unchecked-hash",
+            *(f"/{f}" for f in folders),
+        ],
         what="compiling Python files for the image",
         log=log,
         mounted=mounted,

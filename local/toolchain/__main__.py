@@ -128,7 +128,7 @@ def _print_sizes() -> None:
 def _check() -> int:
     found = find(ALL if _can_run_cluster() else CLIENT)
     for name, item in found.items():
-        print(f"{name:28} {item.path or 'missing'}  {item.origin}")
+        print(f"{name:28} {item.origin}: {item.path or 'MISSING, `python -m local.toolchain build` gets it'}")
     return 0 if all(item.path for item in found.values()) else 1
 
 

@@ -156,8 +156,8 @@ def go_environment(source: Path) -> dict[str, str]:
     wanted = f"Go {needed[1]} or newer" if needed else "Go"
     if not shutil.which("go"):
         raise ToolchainError(f"{wanted} is needed and `go` is not on PATH; install it from https://go.dev/dl/")
-    # In a folder with go.mod every go command fails if the module asks for a newer Go that it may not fetch.
-    probe = subprocess.run(["go", "env", "GOVERSION"], cwd=source, env=env, capture_output=True, text=True, check=False)
+    # Reads go.mod and nothing else; fails if that asks for a newer Go than there is and than may be fetched.
+    probe = subprocess.run(["go", "list", "-m"], cwd=source, env=env, capture_output=True, text=True, check=False)
     if probe.returncode:
         reason = " ".join(probe.stderr.split())
         raise ToolchainError(f"{wanted} is needed; install it from https://go.dev/dl/ ({reason})")

@@ -100,6 +100,10 @@ SYSTEM_PROGRAMS: dict[str, str] = {
     "conntrack": "conntrack",
     "socat": "socat",
     "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "openssl": "openssl",
 }
 
 #: Where distributions and the upstream archive put CNI plugins; the cluster uses these four.

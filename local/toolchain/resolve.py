@@ -95,7 +95,7 @@ def ensure(names: Sequence[str], reporter: Reporter) -> dict[str, Path]:
 
 
 def _build(missing: Sequence[str], reporter: Reporter) -> None:
-    packages = [SYSTEM_PROGRAMS[n] for n in missing if n in SYSTEM_PROGRAMS]
+    packages = list(dict.fromkeys(SYSTEM_PROGRAMS[n] for n in missing if n in SYSTEM_PROGRAMS))
     go = [p for p in GO_PROGRAMS if p.name in missing]
     debs = [d for d in DEBIAN_FILES if set(d.files) & set(missing)]
     _check_possible(packages, go, debs)

@@ -1,0 +1,177 @@
+"""Image files: the OCI layout, and what is in the engine image."""
+
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import images
+from local.images import engine, names
+from local.images.oci import ImageConfig, write_image, write_layer
+from local.report import PlainReporter, Reporter
+from local.toolchain import ToolchainError, debian
+
+pytestmark = pytest.mark.local
+
+_UNCHECKED_HASH = 1  # PEP 552, second word of a .pyc file
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+def _blob(archive: tarfile.TarFile, descriptor: dict[str, Any]) -> bytes:
+    content = _read(archive, "blobs/" + descriptor["digest"].replace(":", "/"))
+    assert f"sha256:{hashlib.sha256(content).hexdigest()}" == descriptor["digest"]
+    assert len(content) == descriptor["size"]
+    return content
+
+
+def _open_image(path: Path) -> tuple[list[str], dict[str, Any], list[bytes]]:
+    """Names, configuration and layers of an image, with every digest and size checked."""
+    with tarfile.open(path) as archive:
+        assert json.loads(_read(archive, "oci-layout")) == {"imageLayoutVersion": "1.0.0"}
+        index = json.loads(_read(archive, "index.json"))
+        assert len({m["digest"] for m in index["manifests"]}) == 1
+        manifest = json.loads(_blob(archive, index["manifests"][0]))
+        config = json.loads(_blob(archive, manifest["config"]))
+        layers = [_blob(archive, layer) for layer in manifest["layers"]]
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
+    return [m["annotations"]["io.containerd.image.name"] for m in index["manifests"]], config, layers
+
+
+def _tree(folder: Path) -> None:
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "data").write_text("data")
+    (folder / "a").write_text("program")
+    (folder / "a").chmod(0o755)
+    (folder / "link").symlink_to("a")
+
+
+def test_an_image_has_matching_digests_and_all_its_names(tmp_path: Path) -> None:
+    _tree(tmp_path / "tree")
+    write_layer(tmp_path / "tree", tmp_path / "layer.tar", owner=0)
+    config = ImageConfig(
+        ["/a"], "amd64", cmd=["--x"], env={"PORT": "80"}, labels={"stand-in": "true"}, ports=["80/tcp"]
+    )
+    write_image([tmp_path / "layer.tar"] * 2, config, ["x.test/a:1", "x.test/a:2"], tmp_path / "image.tar")
+    found, document, layers = _open_image(tmp_path / "image.tar")
+    assert found == ["x.test/a:1", "x.test/a:2"]
+    assert (document["os"], document["architecture"]) == ("linux", "amd64")
+    assert document["config"]["Entrypoint"] == ["/a"]
+    assert document["config"]["Env"] == ["PORT=80"]
+    assert "User" not in document["config"]
+    assert len(layers) == 2
+
+
+def test_the_same_folder_gives_the_same_layer_whenever_it_was_written(tmp_path: Path) -> None:
+    for number in (1, 2):
+        _tree(tmp_path / f"tree{number}")
+        os.utime(tmp_path / f"tree{number}" / "a", (number, number))
+        write_layer(tmp_path / f"tree{number}", tmp_path / f"layer{number}.tar", owner=0)
+    assert (tmp_path / "layer1.tar").read_bytes() == (tmp_path / "layer2.tar").read_bytes()
+
+
+def test_a_layer_keeps_modes_and_links_and_sets_owners(tmp_path: Path) -> None:
+    _tree(tmp_path / "tree")
+    write_layer(tmp_path / "tree", tmp_path / "layer.tar", owner=7)
+    with tarfile.open(tmp_path / "layer.tar") as layer:
+        assert layer.getnames() == ["a", "b", "b/data", "link"]
+        assert layer.getmember("a").mode == 0o755
+        assert layer.getmember("link").linkname == "a"
+        assert {(m.uid, m.gid, m.uname, m.mtime) for m in layer} == {(7, 7, "", 0)}
+
+
+def test_images_need_root_and_say_so_in_one_line(
+    cache: Path, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.images.base.os.geteuid", lambda: 1000)
+    with pytest.raises(ToolchainError, match=r"^images are built with debootstrap and chroot, which need root; run as"):
+        images.tei(reporter)
+
+
+def test_every_locked_package_has_a_hash_and_no_index_address() -> None:
+    for lock in (engine.ENGINE_LOCK, engine.MODEL_LOCK):
+        text = lock.read_text()
+        requirements = [line for line in text.splitlines() if "==" in line]
+        assert requirements
+        assert all(line.endswith("\\") for line in requirements)
+        assert "://" not in text
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> Path:
+    """The engine image out of the user's cache, built if it is not there."""
+    if os.geteuid() != 0 or not debian.available():
+        pytest.skip("the engine image is built as root on Debian")
+    return images.tei(PlainReporter())
+
+
+@pytest.fixture(scope="module")
+def unpacked(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Root file system and configuration of the engine image."""
+    root = tmp_path_factory.mktemp("root")
+    root.chmod(0o755)
+    for parent in list(root.parents)[:2]:
+        parent.chmod(0o755)  # pytest's folders are 0700, and the container's user has to pass through them
+    _, config, layers = _open_image(stand_in)
+    for number, layer in enumerate(layers):
+        path = root.parent / f"layer{number}.tar"
+        path.write_bytes(layer)
+        with tarfile.open(path) as archive:
+            archive.extractall(root, filter="tar")
+        path.unlink()
+    return root, config["config"]
+
+
+def test_the_stand_in_takes_every_name_of_the_official_image_and_says_what_it_is(stand_in: Path) -> None:
+    found, config, layers = _open_image(stand_in)
+    assert tuple(found) == names.TEI_NAMES
+    assert f"{names.TEI_REPOSITORY}:89-1.9.3" in found
+    assert config["config"]["Labels"]["stand-in"] == "true"
+    assert {"PORT=80", "HUGGINGFACE_HUB_CACHE=/data"} <= set(config["config"]["Env"])
+    assert "User" not in config["config"]
+    assert len(layers) == 4
+
+
+def test_python_and_the_packages_run_in_the_image_as_an_ordinary_user(unpacked: tuple[Path, dict[str, Any]]) -> None:
+    root, config = unpacked
+    code = (
+        "import numpy, tokenizers, aiohttp, ssl, os\n"
+        "import local.engines.tei\n"
+        f"t = tokenizers.Tokenizer.from_file('{engine.MODELS}/{engine.MODEL_NAME}/tokenizer.json')\n"
+        "print(os.getuid(), t.encode('hello world').ids[:4], numpy.ones(3) @ numpy.ones(3))"
+    )
+    result = subprocess.run(
+        ["chroot", "--userspec=10001:10001", root, "/usr/bin/env", "-i", *config["Env"], "python3", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stderr == ""
+    # [CLS] hello world [SEP] of BERT's vocabulary.
+    assert result.stdout == "10001 [101, 7592, 2088, 102] 3.0\n"
+
+
+def test_byte_code_in_the_image_is_there_and_needs_no_matching_times(unpacked: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = unpacked
+    compiled = list(root.glob("**/__pycache__/*.pyc"))
+    assert any("numpy" in p.parts for p in compiled)
+    assert any(p.is_relative_to(root / engine.CODE.lstrip("/")) for p in compiled)
+    assert any("asyncio" in p.parts for p in compiled)
+    assert {int.from_bytes(p.read_bytes()[4:8], "little") for p in compiled} == {_UNCHECKED_HASH}
+
+
+def test_the_image_knows_nothing_of_the_machine_that_built_it(unpacked: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = unpacked
+    assert not [p for p in ("etc/hostname", "etc/resolv.conf", "etc/apt") if (root / p).exists()]
+    home = os.fsencode(Path(__file__).resolve().parents[2])
+    code = root / engine.CODE.lstrip("/")
+    assert not [p for p in code.rglob("*") if p.is_file() and home in p.read_bytes()]
