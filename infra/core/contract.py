@@ -77,18 +77,24 @@ def of(plan: Plan) -> Contract:
     )
 
 
-def read(output: dict[str, Any]) -> Contract:
+def read(output: object) -> Contract:
     """The contract from a stack output.
 
-    Raises ValueError when it was written by another version of the blueprint.
+    Raises ValueError when there is none, or when it was written by another version of the blueprint.
     """
+    if not isinstance(output, Mapping):
+        raise ValueError("the stack has no contract output: run pulumi up first")
     if output.get("version") != VERSION:
         raise ValueError(
             f"the stack was deployed with contract version {output.get('version')}, this checkout reads {VERSION}: "
             "run pulumi up from this checkout first"
         )
-    workloads = tuple(WorkloadContract(**workload) for workload in output["workloads"])
-    return Contract(**{**output, "workloads": workloads})
+    try:
+        workloads = tuple(WorkloadContract(**workload) for workload in output["workloads"])
+        return Contract(**{**output, "workloads": workloads})
+    except (KeyError, TypeError) as error:
+        # The version is raised by hand, so a field may be missing without it.
+        raise ValueError("the contract output lacks fields of this checkout: run pulumi up from it first") from error
 
 
 def _workload(plan: Plan, workload: Workload) -> WorkloadContract:

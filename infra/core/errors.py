@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_LONGEST = 60
+
 
 @dataclass(frozen=True)
 class Refusal:
     """One thing that cannot be deployed.
 
-    ``path`` is the place in the stack file (``serving[0].dtype``), ``given`` what stands there, ``allowed`` what may
-    stand there, ``why`` the reason in words, with its source where it is a fact about an engine or a GPU.
+    ``path`` is the place in the stack file (``stack.serving[0].dtype``), ``given`` what stands there, ``allowed`` what
+    may stand there, ``why`` the reason in words, with its source where it is a fact about an engine or a GPU.
     """
 
     path: str
@@ -18,7 +20,9 @@ class Refusal:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.path}: got {self.given}; allowed: {self.allowed}. {self.why}"
+        # One mistake is one line, whatever characters a key or a value has.
+        line = f"{self.path}: got {self.given}; allowed: {self.allowed}. {self.why}"
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 class RefusedError(ValueError):
@@ -31,5 +35,9 @@ class RefusedError(ValueError):
 
 def quoted(value: object) -> str:
     """A value as a user would recognise it in an error; long ones are cut."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to print integers of more than 4300 digits.
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

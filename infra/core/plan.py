@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from infra.core import catalogue, quantities
-from infra.core.catalogue import Gpu, Model
+from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
 from infra.core.errors import Refusal, RefusedError, quoted
@@ -15,6 +15,11 @@ from infra.core.settings import Allocatable, CustomModel, Images, NodePool, Stac
 #: Taint that GPU nodes carry by convention, with any value; the admission plugin of managed clusters adds the same.
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
+_INSTANCE_LABEL = "node.kubernetes.io/instance-type"
+_ARCH_LABEL = "kubernetes.io/arch"
+_TEMPLATE_HASH = "pod-template-hash"
+#: Registries that engine images come from.
+_MIRRORED = (tei.images.REGISTRY,)
 SERVICE_PORT = 80
 #: User and group of the engine process: images run as root unless told, Pod Security `restricted` refuses that.
 RUN_AS = 10001
@@ -132,7 +137,11 @@ class _Pool:
     """A pool with its GPU and its node looked up."""
 
     settings: NodePool
+    #: Place in the stack file, for messages about what a workload asks of it.
+    path: str
     gpu: Gpu | None
+    #: CPU architecture of the nodes.
+    arch: str
     node: Allocatable | None
 
 
@@ -161,11 +170,11 @@ class _Planner:
         self.refusals.append(Refusal(f"stack.{path}", quoted(given), allowed, why))
 
     def plan(self) -> Plan:
+        self._cluster()
         self._add_models()
         pools = self._pools()
         self._unique("serving", [workload.name for workload in self.stack.serving])
-        services = [workload.service_name or workload.name for workload in self.stack.serving]
-        self._unique("serving", services, "serviceName")
+        self._services()
         workloads = [
             planned
             for index, workload in enumerate(self.stack.serving)
@@ -178,20 +187,67 @@ class _Planner:
             namespace=self.stack.namespace.name,
             create_namespace=self.stack.namespace.create,
             pull_secrets=self.stack.images.pull_secrets,
-            pools=tuple(self._pool_fit(index, pool, workloads) for index, pool in enumerate(pools.values())),
+            pools=tuple(self._pool_fit(pool, workloads) for pool in pools.values()),
             workloads=tuple(workloads),
         )
 
-    def _unique(self, path: str, names: list[str], key: str = "name") -> None:
+    def _cluster(self) -> None:
+        namespace, images = self.stack.namespace, self.stack.images
+        if namespace.create and (namespace.name == "default" or namespace.name.startswith("kube-")):
+            self.refuse(
+                "namespace.name",
+                namespace.name,
+                "another name, or namespace.create: false",
+                "Every cluster has this namespace, and Pulumi does not take over what exists.",
+            )
+        self._unique("images.pullSecrets", list(images.pull_secrets), None)
+        if images.stand_in_registry and self.stack.environment != "local":
+            self.refuse(
+                "images.standInRegistry",
+                images.stand_in_registry,
+                "absent, or environment: local",
+                f"Stand-ins are no product, and environment is {self.stack.environment}.",
+            )
+        for host in images.mirrors:
+            if host not in _MIRRORED:
+                self.refuse(f"images.mirrors.{host}", host, ", ".join(_MIRRORED), "No image comes from another host.")
+
+    def _services(self) -> None:
+        """Two workloads of different names may still ask for the same Service."""
+        owners: dict[str, int] = {}
+        for index, workload in enumerate(self.stack.serving):
+            service = workload.service_name or workload.name
+            first = self.stack.serving[owners.setdefault(service, index)]
+            if first is not workload and (workload.service_name or first.service_name):
+                key = "serviceName" if workload.service_name else "name"
+                other = "serviceName" if first.service_name else "name"
+                where = f"serving[{owners[service]}].{other}"
+                self.refuse(f"serving[{index}].{key}", service, "a Service name used once", f"{where} has it.")
+
+    def _unique(self, path: str, names: list[str], key: str | None = "name") -> None:
         for index, name in enumerate(names):
             if name in names[:index]:
-                self.refuse(f"{path}[{index}].{key}", name, "a name used once", f"{path}[{names.index(name)}] has it.")
+                end = f".{key}" if key else ""
+                first = f"{path}[{names.index(name)}]{end}"
+                self.refuse(f"{path}[{index}]{end}", name, "a name used once", f"{first} has it.")
 
     def _add_models(self) -> None:
         self._unique("models", [model.id for model in self.stack.models], "id")
         for index, model in enumerate(self.stack.models):
+            path = f"models[{index}]"
             if model.id in catalogue.models():
-                self.refuse(f"models[{index}].id", model.id, "a model of your own", "The catalogue has this model.")
+                self.refuse(f"{path}.id", model.id, "a model of your own", "The catalogue has this model.")
+            vector = model.kind in {ModelKind.EMBEDDING, ModelKind.SPARSE}
+            if model.dimension is not None and not vector:
+                self.refuse(f"{path}.dimension", model.dimension, "absent", f"A {model.kind} gives no vector.")
+            if model.pooling and (not vector or (model.pooling == "splade") != (model.kind is ModelKind.SPARSE)):
+                allowed = {ModelKind.EMBEDDING: "cls, mean, last-token", ModelKind.SPARSE: "splade"}
+                self.refuse(
+                    f"{path}.pooling",
+                    model.pooling,
+                    allowed.get(model.kind, "absent"),
+                    f"{path}.kind is {model.kind}.",
+                )
             self.models.setdefault(model.id, _custom(model))
 
     def _pools(self) -> dict[str, _Pool]:
@@ -203,13 +259,48 @@ class _Planner:
             if pool.gpu and gpu is None:
                 known = ", ".join(catalogue.gpus())
                 self.refuse(f"{path}.gpu", pool.gpu, known, "The catalogue has no other GPU.")
-            pools.setdefault(pool.name, _Pool(pool, gpu, self._node(path, pool, gpu)))
+            self._selector(path, pool, gpu)
+            found = _Pool(pool, f"stack.{path}", gpu, self._arch(path, pool, gpu), self._node(path, pool, gpu))
+            pools.setdefault(pool.name, found)
         return pools
+
+    def _arch(self, path: str, pool: NodePool, gpu: Gpu | None) -> str:
+        """Architecture of the nodes: as the instance type, or every instance type with this GPU, has it."""
+        types = catalogue.instance_types()
+        named = types.get(pool.instance_type or "")
+        known = {named.arch} if named else {row.arch for row in types.values() if gpu and row.gpu == gpu.name}
+        if pool.arch and named and pool.arch != named.arch:
+            self.refuse(f"{path}.arch", pool.arch, f"{named.arch} or absent", f"{path}.instanceType is {named.name}.")
+        return pool.arch or (known.pop() if len(known) == 1 else "amd64")
+
+    def _selector(self, path: str, pool: NodePool, gpu: Gpu | None) -> None:
+        """A selector that says another GPU than the pool leaves pods Pending, or starts them where they crash."""
+        product = pool.node_selector.get(GPU_PRODUCT_LABEL)
+        other = next((row for row in catalogue.gpus().values() if row.product_label == product), None)
+        if gpu and other and other is not gpu:
+            self.refuse(
+                f"{path}.nodeSelector.{GPU_PRODUCT_LABEL}",
+                product,
+                f"{gpu.product_label} or absent",
+                f"That is the label of a {other.name}, {path}.gpu is {gpu.name}.",
+            )
+        instance = catalogue.instance_types().get(pool.node_selector.get(_INSTANCE_LABEL, ""))
+        if instance and instance.gpu != (gpu.name if gpu else None):
+            self.refuse(
+                f"{path}.nodeSelector.{_INSTANCE_LABEL}",
+                instance.name,
+                "an instance type with the GPU of the pool",
+                f"{instance.name} has {instance.gpu} GPUs, {path}.gpu is {gpu.name if gpu else 'absent'}.",
+            )
 
     def _node(self, path: str, pool: NodePool, gpu: Gpu | None) -> Allocatable | None:
         if pool.instance_type is None:
             if pool.allocatable and pool.gpu and pool.allocatable.gpus == 0:
-                self.refuse(f"{path}.allocatable.gpus", 0, "1 or more", f"Nodes of a {pool.gpu} pool offer GPUs.")
+                self.refuse(f"{path}.allocatable.gpus", 0, "1 or more", f"{path}.gpu says {pool.gpu}.")
+            if pool.allocatable and not pool.gpu and pool.allocatable.gpus:
+                self.refuse(
+                    f"{path}.allocatable.gpus", pool.allocatable.gpus, f"0, or {path}.gpu", "Which GPU is not said."
+                )
             return pool.allocatable
         if pool.allocatable:
             self.refuse(f"{path}.allocatable", "a value", "absent", "instanceType says what a node offers.")
@@ -223,7 +314,7 @@ class _Planner:
                 pool.instance_type,
                 ", ".join(row.name for row in catalogue.instance_types().values() if gpu and row.gpu == gpu.name)
                 or "a pool with a GPU",
-                f"{pool.instance_type} has {instance.gpu} GPUs, the pool says {pool.gpu or 'none'}.",
+                f"{pool.instance_type} has {instance.gpu} GPUs, {path}.gpu is {pool.gpu or 'absent'}.",
             )
         if instance.gpu_count == 0:
             self.refuse(
@@ -248,16 +339,28 @@ class _Planner:
             )
         pool = pools.get(workload.pool)
         if pool is None:
-            self.refuse(f"{path}.pool", workload.pool, ", ".join(pools), "No nodePools entry has this name.")
+            known = ", ".join(f"{found.settings.name} ({found.path}.name)" for found in pools.values())
+            self.refuse(f"{path}.pool", workload.pool, known, "No pool has this name.")
         if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
         secret_name = f"{workload.name}-keys"
         engine, refusals = tei.describe(
-            tei.Request(f"stack.{path}", workload, model, pool.gpu, pool.node, self.secrets, secret_name)
+            tei.Request(
+                path=f"stack.{path}",
+                workload=workload,
+                model=model,
+                pool_path=pool.path,
+                gpu=pool.gpu,
+                arch=pool.arch,
+                node=pool.node,
+                stand_in=self.stack.images.stand_in_registry is not None,
+                secrets=self.secrets,
+                secret_name=secret_name,
+            )
         )
         self.refusals.extend(refusals)
         reasons = list(engine.reasons)
-        self._rollout(path, workload)
+        self._rollout(path, workload, reasons)
         self._node_fit(path, workload, engine, pool)
         labels = self._labels(path, workload)
         keys = tuple(variable.secret.key for variable in engine.env if variable.secret)
@@ -291,14 +394,25 @@ class _Planner:
             reasons=tuple(reasons),
         )
 
-    def _rollout(self, path: str, workload: TeiWorkload) -> None:
-        if workload.rollout.max_surge == 0 and workload.rollout.max_unavailable == 0:
+    def _rollout(self, path: str, workload: TeiWorkload, reasons: list[Reason]) -> None:
+        rollout = workload.rollout
+        if rollout.max_surge == 0 and rollout.max_unavailable == 0:
             self.refuse(
                 f"{path}.rollout.maxUnavailable",
                 0,
-                "1 or more, or maxSurge: 1",
+                "1 or more, or rollout.maxSurge: 1",
                 "With both at 0 no pod can be replaced.",
             )
+        if rollout.max_surge == 0:
+            answers = (
+                "nothing answers meanwhile"
+                if 0 < workload.replicas <= rollout.max_unavailable
+                else (f"{max(0, workload.replicas - rollout.max_unavailable)} of {workload.replicas} answer meanwhile")
+            )
+            why = f"no spare GPU needed: old pods end before new ones start, {answers}"
+        else:
+            why = f"{rollout.max_surge} new pods start before old ones end, and need GPUs of their own"
+        reasons.append(Reason("rollout.maxSurge", str(rollout.max_surge), why))
 
     def _labels(self, path: str, workload: TeiWorkload) -> dict[str, str]:
         own = {
@@ -308,10 +422,14 @@ class _Planner:
             "app.kubernetes.io/managed-by": "pulumi",
         }
         for key, labels in (("labels", workload.labels), ("podLabels", workload.pod_labels)):
-            for label in set(labels) & set(own):
-                self.refuse(
-                    f"{path}.{key}.{label}", labels[label], "other labels", "Services and budgets select by it."
-                )
+            for label in labels:
+                if label in own:
+                    why = "Services, budgets and people select by it."
+                elif label == _TEMPLATE_HASH:
+                    why = "The Deployment writes it."
+                else:
+                    continue
+                self.refuse(f"{path}.{key}.{label}", labels[label], "other labels", why)
         return {**workload.labels, **own}
 
     def _node_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, pool: _Pool) -> None:
@@ -319,67 +437,94 @@ class _Planner:
         if node is None:
             return
         wanted = engine.resources
-        fits = (
+        for resource, needs, offers, unit in (
             ("cpu", wanted.cpu_millicores, quantities.millicores(node.cpu), "m"),
             ("memory", wanted.memory_mib, quantities.mebibytes(node.memory), "Mi"),
-        )
-        for resource, needs, offers, unit in fits:
+        ):
             if needs > offers:
-                key = f"{path}.resources.{resource}"
                 self.refuse(
-                    key,
+                    f"{path}.resources.{resource}",
                     f"{needs}{unit}",
-                    f"{offers}{unit} at most",
-                    f"A node of pool {workload.pool} offers no more, so the pod would stay Pending.",
+                    f"{offers}{unit} at most, or a pool with bigger nodes",
+                    f"A node of pool {workload.pool} ({_offer(pool)}) offers no more, so the pod would stay Pending.",
                 )
 
-    def _pool_fit(self, index: int, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
+    def _pool_fit(self, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
         here = [workload for workload in workloads if workload.pool == pool.settings.name]
-        wanted = sum(workload.replicas * workload.engine.resources.gpus for workload in here)
         nodes, node = pool.settings.nodes, pool.node
-        if nodes and node:
-            surge = sum(workload.max_surge * workload.engine.resources.gpus for workload in here)
-            if pool.gpu and wanted > nodes * node.gpus:
+        if nodes and node and all(_fits(node, workload) for workload in here):
+            steady, rolling = _nodes_for(node, here, surge=False), _nodes_for(node, here, surge=True)
+            pods = sum(workload.replicas for workload in here)
+            names = ", ".join(f"{workload.name}: {workload.replicas}" for workload in here)
+            path = f"{pool.path.removeprefix('stack.')}.nodes"
+            if steady > nodes:
                 self.refuse(
-                    f"nodePools[{index}].nodes",
+                    path,
                     nodes,
-                    f"{math.ceil(wanted / max(1, node.gpus))} or more",
-                    f"The workloads ask for {wanted} GPUs, {nodes} nodes offer {nodes * node.gpus}.",
+                    f"{steady} or more, fewer replicas, or smaller resources",
+                    f"{pods} pods ({names}) do not fit {nodes} x {_offer(pool)}: the last ones would stay Pending.",
                 )
-            elif pool.gpu and surge and wanted + surge > nodes * node.gpus:
+            elif rolling > nodes:
                 self.refuse(
-                    f"nodePools[{index}].nodes",
+                    path,
                     nodes,
-                    f"{math.ceil((wanted + surge) / max(1, node.gpus))} or more, or maxSurge: 0",
-                    f"A rollout with maxSurge asks for {surge} GPUs beside the {wanted} in use, and {nodes} nodes offer "
-                    f"{nodes * node.gpus}: the new pod would stay Pending and the old one would be kept.",
+                    f"{rolling} or more, or rollout.maxSurge: 0",
+                    f"{pods} pods ({names}) fit {nodes} x {_offer(pool)}, but a rollout starts new ones beside them "
+                    "(rollout.maxSurge): they would stay Pending and the old ones would be kept.",
                 )
-            for resource, total, offers in (
-                (
-                    "cpu",
-                    sum(w.replicas * w.engine.resources.cpu_millicores for w in here),
-                    quantities.millicores(node.cpu),
-                ),
-                (
-                    "memory",
-                    sum(w.replicas * w.engine.resources.memory_mib for w in here),
-                    quantities.mebibytes(node.memory),
-                ),
-            ):
-                if total > nodes * offers:
-                    self.refuse(
-                        f"nodePools[{index}].nodes",
-                        nodes,
-                        f"{math.ceil(total / offers)} or more",
-                        f"The workloads ask for more {resource} ({total}) than {nodes} nodes offer ({nodes * offers}).",
-                    )
         return PlannedPool(
             name=pool.settings.name,
             gpu=pool.gpu.name if pool.gpu else None,
             nodes=nodes,
             gpus_per_node=node.gpus if node else None,
-            gpus_wanted=wanted,
+            gpus_wanted=sum(workload.replicas * workload.engine.resources.gpus for workload in here),
         )
+
+
+def _offer(pool: _Pool) -> str:
+    """What a node offers, and where the stack file says so."""
+    assert pool.node is not None  # noqa: S101 - asked for pools with a known node only
+    source = "instanceType" if pool.settings.instance_type else "allocatable"
+    return f"{pool.path}.{source}: {pool.node.cpu} CPU, {pool.node.memory}, {pool.node.gpus} GPUs"
+
+
+def _fits(node: Allocatable, workload: Workload) -> bool:
+    """Whether one pod fits an empty node; where not, the workload's own refusal says so."""
+    wanted = workload.engine.resources
+    return (
+        wanted.gpus <= node.gpus
+        and wanted.cpu_millicores <= quantities.millicores(node.cpu)
+        and wanted.memory_mib <= quantities.mebibytes(node.memory)
+    )
+
+
+def _nodes_for(node: Allocatable, workloads: list[Workload], *, surge: bool) -> int:
+    """Nodes that hold all pods when the biggest are placed first, each on the first node with room."""
+    pods = sorted(
+        (
+            (wanted.gpus, wanted.cpu_millicores, wanted.memory_mib)
+            for workload in workloads
+            for wanted in [workload.engine.resources]
+            for _ in range(workload.replicas + (workload.max_surge if surge and workload.replicas else 0))
+        ),
+        reverse=True,
+    )
+    whole = (node.gpus, quantities.millicores(node.cpu), quantities.mebibytes(node.memory))
+    free: list[tuple[int, int, int]] = []
+    full = 0
+    last: tuple[int, int, int] | None = None
+    for pod in pods:
+        # Nodes without room for the last pod have none for the same pod again.
+        start = full if pod == last else 0
+        place = next(
+            (at for at in range(start, len(free)) if all(n <= f for n, f in zip(pod, free[at], strict=True))), None
+        )
+        if place is None:
+            free.append(whole)
+            place = len(free) - 1
+        free[place] = (free[place][0] - pod[0], free[place][1] - pod[1], free[place][2] - pod[2])
+        full, last = place, pod
+    return len(free)
 
 
 def _custom(model: CustomModel) -> Model:
@@ -389,6 +534,7 @@ def _custom(model: CustomModel) -> Model:
         kind=model.kind,
         architecture=model.architecture,
         parameters_m=model.parameters_m,
+        bytes_per_parameter=model.bytes_per_parameter,
         # Without the size of its vocabulary all parameters count, which overstates time and never understates it.
         compute_parameters_m=model.parameters_m,
         layers=model.layers,
@@ -403,7 +549,7 @@ def _custom(model: CustomModel) -> Model:
 def _image(engine: EngineSpec, images: Images) -> str:
     registry = images.stand_in_registry or images.mirrors.get(engine.registry, engine.registry)
     digest = f"@{engine.digest}" if engine.digest else ""
-    return f"{registry.rstrip('/')}/{engine.repository}:{engine.tag}{digest}"
+    return f"{registry}/{engine.repository}:{engine.tag}{digest}"
 
 
 def _budgets(engine: EngineSpec, workload: TeiWorkload, pool: NodePool, reasons: list[Reason]) -> Budgets:
@@ -432,8 +578,13 @@ def _budgets(engine: EngineSpec, workload: TeiWorkload, pool: NodePool, reasons:
 
 
 def _node_selector(pool: _Pool, reasons: list[Reason]) -> dict[str, str]:
-    if pool.settings.node_selector or pool.gpu is None:
+    if pool.settings.node_selector:
         return dict(pool.settings.node_selector)
+    if pool.gpu is None:
+        reasons.append(
+            Reason("nodeSelector", f"{_ARCH_LABEL}={pool.arch}", "CPU images are built for one architecture")
+        )
+        return {_ARCH_LABEL: pool.arch}
     reasons.append(
         Reason(
             "nodeSelector",

@@ -4,31 +4,90 @@ The file that users see is camelCase, as Pulumi and Kubernetes are; ``stacks/sch
 models. Choices are made in the plan, not here: an absent value stays None and the plan says what it became and why.
 """
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
 
 from infra.core import quantities
 from infra.core.catalogue import ModelKind
 from infra.core.errors import Refusal, RefusedError, quoted
 
 
-def _quantity(text: str) -> str:
-    quantities.parse(text)
-    return text
+@dataclass(frozen=True)
+class Text:
+    """Text that matches ``pattern`` as a whole; ``words`` say in an error what is allowed."""
+
+    pattern: str
+    words: str
+    longest: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^{self.pattern}$", "maxLength": self.longest}
+
+    def _check(self, text: str) -> str:
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+            raise ValueError(f"{self.words}, {self.longest} characters at most")
+        return text
 
 
-_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+def _written(value: object) -> object:
+    """YAML reads `cpu: 2` as a number where Kubernetes takes both."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+_PART = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+#: By the rule of container images: without a dot, a port or the name localhost it would be a folder of Docker Hub.
+_HOST = r"([a-z0-9][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+(:[0-9]{1,5})?|[a-z0-9][a-z0-9-]*:[0-9]{1,5}|localhost)"
+_FOLDERS = r"(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*"
+
 #: A name that becomes a Kubernetes object name, with room for the suffixes that controllers add.
-Name = Annotated[str, Field(pattern=_LABEL, max_length=40, description="Lower case letters, digits and -")]
-Quantity = Annotated[str, AfterValidator(_quantity), Field(description="Kubernetes quantity: 500m, 2, 512Mi, 4Gi")]
-#: A label key or value of Kubernetes; the API server has the last word.
-Labels = dict[
-    Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")],
-    Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")],
+Name = Annotated[str, Text(r"[a-z]([-a-z0-9]*[a-z0-9])?", "a lower case letter, then letters, digits and -", 40)]
+ObjectName = Annotated[str, Text(_DOMAIN, "the name of a Kubernetes object: lower case letters, digits, - and .", 253)]
+Cpu = Annotated[
+    str, AfterValidator(quantities.check_cpu), BeforeValidator(_written, json_schema_input_type=int | float | str)
+]
+Bytes = Annotated[
+    str, AfterValidator(quantities.check_memory), BeforeValidator(_written, json_schema_input_type=int | str)
+]
+LabelKey = Annotated[
+    str, Text(rf"({_DOMAIN}/)?{_PART}", "a label key: an optional domain and /, then letters, digits, -, _ and .", 253)
+]
+LabelValue = Annotated[str, Text(rf"({_PART})?", "a label value: letters, digits, -, _ and .", 63)]
+Labels = dict[LabelKey, LabelValue]
+Printable = Annotated[str, Text(r"[^\x00-\x1f\x7f]+", "text without control characters", 253)]
+Token = Annotated[str, Text(r"[!-~]+", "printable ASCII without spaces", 253)]
+HubId = Annotated[
+    str,
+    # An absolute path that does not exist is taken for a hub id and asked for at the hub (recordings, start cases).
+    Text(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", "a hub id such as BAAI/bge-m3, no path", 200),
+]
+Revision = Annotated[str, Text(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a commit, tag, branch or ref such as refs/pr/4", 200)]
+Host = Annotated[str, Text(_HOST, "a registry host such as ghcr.io or localhost:5000, without https://", 253)]
+Repository = Annotated[
+    str, Text(_HOST + _FOLDERS, "a registry host and folders such as registry.acme.com/ghcr, without https://", 253)
+]
+EnvName = Annotated[str, Text(r"[A-Z_][A-Z0-9_]*", "upper case letters, digits and _", 100)]
+EnvValue = Annotated[
+    str, Text(r"[^\x00-\x08\x0b-\x1f\x7f]*", "text without control characters; numbers and true in quotes", 4096)
 ]
 
 
@@ -44,7 +103,7 @@ class Cluster(Section):
     """Where to deploy."""
 
     provider: Literal["existing"] = Field(description="existing: a cluster that is already there, found by kubeconfig")
-    context: str | None = Field(default=None, min_length=1, description="Context of the kubeconfig; default: current")
+    context: Printable | None = Field(default=None, description="Context of the kubeconfig; default: current")
 
 
 class Namespace(Section):
@@ -57,16 +116,16 @@ class Namespace(Section):
 class Allocatable(Section):
     """What one node of a pool offers to pods, as `kubectl describe node` prints under Allocatable."""
 
-    cpu: Quantity
-    memory: Quantity
+    cpu: Cpu
+    memory: Bytes
     gpus: int = Field(default=0, ge=0, le=16)
 
 
 class Taint(Section):
     """A taint of the pool's nodes that pods have to tolerate."""
 
-    key: str = Field(min_length=1)
-    value: str | None = None
+    key: LabelKey
+    value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
@@ -74,8 +133,11 @@ class NodePool(Section):
     """Nodes of one kind. On an existing cluster it describes nodes that are there."""
 
     name: Name
-    gpu: str | None = Field(default=None, min_length=1, description="GPU model (L4, A10G, ...); absent: CPU nodes")
-    instance_type: str | None = Field(default=None, description="EC2 instance type; gives allocatable resources")
+    gpu: Printable | None = Field(default=None, description="GPU model (L4, A10G, ...); absent: CPU nodes")
+    arch: Literal["amd64", "arm64"] | None = Field(
+        default=None, description="CPU architecture of the nodes; default: that of instanceType, else amd64"
+    )
+    instance_type: Printable | None = Field(default=None, description="EC2 instance type; gives allocatable resources")
     allocatable: Allocatable | None = Field(default=None, description="What a node offers, where no instanceType says")
     nodes: int | None = Field(default=None, ge=1, le=1000, description="Nodes at most; with it the plan checks the fit")
     node_selector: Labels = Field(default_factory=dict, description="Labels that pods of this pool select")
@@ -88,54 +150,54 @@ class NodePool(Section):
 class Images(Section):
     """Where images come from."""
 
-    mirrors: dict[str, str] = Field(
+    mirrors: dict[Host, Repository] = Field(
         default_factory=dict, description="Registry host to mirror prefix, e.g. ghcr.io: registry.acme.com/ghcr"
     )
-    stand_in_registry: str | None = Field(
+    stand_in_registry: Host | None = Field(
         default=None,
-        min_length=1,
         description="Registry whose engine images are local stand-ins; the contract and the smoke test say so",
     )
-    pull_secrets: tuple[Name, ...] = Field(default=(), description="Existing Secrets of type dockerconfigjson")
+    pull_secrets: tuple[ObjectName, ...] = Field(default=(), description="Existing Secrets of type dockerconfigjson")
 
 
 class CustomModel(Section):
     """A model that the catalogue does not know."""
 
-    id: str = Field(min_length=1, pattern=r"^\S+$")
+    id: HubId
     kind: Annotated[ModelKind, Field(strict=False)]
-    architecture: str = Field(description="model_type of its config.json: bert, xlm-roberta, mistral, qwen2, ...")
-    parameters_m: float = Field(gt=0, description="Parameters in millions")
-    layers: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    max_tokens: int = Field(ge=1)
-    dimension: int | None = Field(default=None, ge=1)
+    architecture: Token = Field(description="model_type of its config.json: bert, xlm-roberta, mistral, qwen2, ...")
+    parameters_m: float = Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Parameters in millions")
+    bytes_per_parameter: Literal[2, 4] = Field(default=4, description="In the published files: 2 for float16, bfloat16")
+    layers: int = Field(ge=1, le=1000)
+    hidden: int = Field(ge=1, le=65_536)
+    max_tokens: int = Field(ge=1, le=1_000_000, description="Longest input in tokens")
+    dimension: int | None = Field(default=None, ge=1, le=1_000_000, description="Length of a vector")
     pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
-    revision: str | None = None
-    gated: bool = False
+    revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
+    gated: bool = Field(default=False, description="The hub wants a token: secret config key huggingFaceToken")
 
 
 class Tokens(Section):
     """Length of the texts in tokens."""
 
-    p50: int = Field(ge=1)
-    p95: int = Field(ge=1)
-    max: int | None = Field(default=None, ge=1)
+    p50: int = Field(ge=1, le=1_000_000)
+    p95: int = Field(ge=1, le=1_000_000)
+    max: int | None = Field(default=None, ge=1, le=1_000_000, description="Longest text; default: the model's limit")
 
 
 class Resources(Section):
     """What a pod asks for: memory is request and limit, CPU too."""
 
-    cpu: Quantity | None = None
-    memory: Quantity | None = None
-    ephemeral_storage: Quantity | None = None
+    cpu: Cpu | None = None
+    memory: Bytes | None = None
+    ephemeral_storage: Bytes | None = None
 
 
 class Cache(Section):
     """Where weights are kept. The default is a directory of the pod's node that lives as long as the pod."""
 
-    existing_claim: Name | None = Field(default=None, description="PersistentVolumeClaim that is there already")
-    size: Quantity | None = Field(default=None, description="Limit of the directory; default: what the weights need")
+    existing_claim: ObjectName | None = Field(default=None, description="PersistentVolumeClaim that is there already")
+    size: Bytes | None = Field(default=None, description="Limit of the directory; default: what the weights need")
 
 
 class Rollout(Section):
@@ -150,22 +212,22 @@ class TeiWorkload(Section):
 
     name: Name
     engine: Literal["tei"]
-    model: str = Field(min_length=1, description="Hub id: a model of the catalogue or of `models`")
+    model: HubId = Field(description="Hub id: a model of the catalogue or of `models`")
     pool: Name
     topology: Literal["centralized"] = "centralized"
-    version: str = Field(default="1.9.3", pattern=r"^\d+\.\d+\.\d+$", description="TEI release with its patch number")
-    revision: str | None = Field(default=None, min_length=1, description="Commit, tag or branch of the weights")
+    version: Token = Field(default="1.9.3", description="TEI release with its patch number")
+    revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
     dtype: Literal["float16", "float32"] | None = None
     pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
-    served_model_name: str | None = Field(default=None, min_length=1, description="Model name that clients send")
+    served_model_name: Token | None = Field(default=None, description="Model name that clients send")
     replicas: int = Field(default=1, ge=0, le=1000)
     tokens: Tokens | None = Field(default=None, description="Token lengths of the texts, for the batch budget")
-    max_batch_tokens: int | None = Field(default=None, ge=1)
-    max_concurrent_requests: int | None = Field(default=None, ge=1)
-    max_client_batch_size: int | None = Field(default=None, ge=1)
-    top_k: int | None = Field(default=None, ge=1, description="Rerankers: texts per request")
+    max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
+    max_client_batch_size: int | None = Field(default=None, ge=1, le=65_536)
+    top_k: int | None = Field(default=None, ge=1, le=65_536, description="Rerankers: texts per request")
     auto_truncate: bool | None = Field(default=None, description="true: cut long texts; false: refuse them")
-    payload_limit: int | None = Field(default=None, ge=1, description="Largest request body in bytes")
+    payload_limit: int | None = Field(default=None, ge=1, le=2**30, description="Largest request body in bytes")
     tokenization_workers: int | None = Field(default=None, ge=1, le=64)
     require_api_key: bool = Field(default=False, description="Clients send the secret config key apiKey")
     longest_request_seconds: int | None = Field(
@@ -178,10 +240,12 @@ class TeiWorkload(Section):
     service_name: Name | None = Field(default=None, description="Name that the application expects; default: name")
     labels: Labels = Field(default_factory=dict, description="Further labels of every object of this workload")
     pod_labels: Labels = Field(default_factory=dict, description="Further labels of the pods; a change replaces them")
-    env: dict[Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")], str] = Field(
+    env: dict[EnvName, EnvValue] = Field(
         default_factory=dict, description="Further environment variables; none that the plan sets itself"
     )
-    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$", description="Digest of the image")
+    digest: Annotated[str, Text("sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits", 71)] | None = Field(
+        default=None, description="Digest of the image"
+    )
 
 
 class Stack(Section):
@@ -197,8 +261,20 @@ class Stack(Section):
 
 
 #: Names and shapes of credentials; a stack file is committed, so a value that looks like one is refused unread.
-_SECRET_KEY = re.compile(r"(token|apikey|api_key|password|passwd|secretkey|accesskey|credential)s?$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"^(hf_[A-Za-z0-9]{16,}|nvapi-\S+|AKIA[0-9A-Z]{16}|ghp_\w{20,}|sk-\S{16,})$")
+_SECRET_KEY = re.compile(
+    r"(token|api_?key|passwo?r?d|secret|(secret|access|private)_?key|credentials?)$", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(
+    r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{16,}|nvapi-[\w-]{8,}|AKIA[0-9A-Z]{16}|gh[opsru]_\w{20,}|sk-(proj-)?[A-Za-z0-9]{20,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.)|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@"
+)
+#: A switch that is named after a credential and holds none.
+_NO_SECRETS = {"requireApiKey"}
+_OWN_KEYS = "secret config keys of their own: pulumi config set --secret embedding-serving:<name>"
+#: Real stack files have seven levels; a YAML anchor inside itself has no end.
+_DEEPEST = 16
+#: A section with more keys than this is not listed in an error.
+_FEW_KEYS = 10
 
 
 def load(given: object) -> Stack:
@@ -207,10 +283,16 @@ def load(given: object) -> Stack:
     ``given`` is what YAML holds: dicts, lists, strings, numbers. Raises RefusedError with one line per mistake.
     """
     if not isinstance(given, Mapping):
-        raise RefusedError([Refusal("stack", quoted(given), "an object with environment, cluster, ...", "See README.")])
-    secrets = list(_secrets(given, "stack"))
-    if secrets:
-        raise RefusedError(secrets)
+        raise RefusedError(
+            [
+                Refusal(
+                    "stack", quoted(given), "an object with environment, cluster, ...", "See stacks/Pulumi.local.yaml."
+                )
+            ]
+        )
+    unreadable = list(_unreadable(given, "stack", 0))
+    if unreadable:
+        raise RefusedError(unreadable)
     try:
         return Stack.model_validate(_tuples(given))
     except ValidationError as error:
@@ -229,8 +311,24 @@ def load(given: object) -> Stack:
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of the structured object, by which editors check stack files."""
-    return Stack.model_json_schema(by_alias=True)
+    """JSON schema of a stack file (stacks/Pulumi.<stack>.yaml), by which editors check it."""
+    stack = Stack.model_json_schema(by_alias=True)
+    definitions = stack.pop("$defs")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Stack file of the embedding-serving blueprint",
+        "type": "object",
+        "properties": {
+            "config": {
+                "type": "object",
+                # Other keys belong to Pulumi's providers, and to the secrets of this project.
+                "properties": {"embedding-serving:stack": {"$ref": "#/$defs/Stack"}},
+                "required": ["embedding-serving:stack"],
+            }
+        },
+        "required": ["config"],
+        "$defs": {**definitions, "Stack": stack},
+    }
 
 
 def _tuples(value: Any) -> Any:
@@ -242,36 +340,47 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _secrets(value: object, path: str) -> Any:
-    if isinstance(value, Mapping):
+def _unreadable(value: object, path: str, depth: int) -> Iterator[Refusal]:
+    """What is refused before any value is looked at, so that no credential is repeated in an error."""
+    if depth > _DEEPEST:
+        yield Refusal(path, "one more level", f"{_DEEPEST} levels", "No section nests that deep; is it an anchor?")
+    elif isinstance(value, Mapping):
         for key, item in value.items():
-            here = f"{path}.{key}"
-            if isinstance(item, str) and (_SECRET_KEY.search(str(key)) or _SECRET_VALUE.match(item)):
-                yield Refusal(
-                    here,
-                    "a credential (not repeated here)",
-                    "secret config keys of their own: pulumi config set --secret embedding-serving:<name>",
-                    "Pulumi hands the values of a structured object to the program as plain text, and they land "
-                    "readable in the state.",
-                )
+            here = f"{path}.{key if isinstance(key, str) else quoted(key)}"
+            if not isinstance(key, str):
+                yield Refusal(here, f"the key {quoted(key)}", "text as a key", "YAML reads on, yes and 80 otherwise.")
+            elif isinstance(item, str | int | float) and not isinstance(item, bool) and _SECRET_KEY.search(key):
+                if key not in _NO_SECRETS:
+                    yield _credential(here)
             elif isinstance(item, Mapping) and set(item) == {"secure"}:
                 yield Refusal(
-                    here,
-                    "an encrypted value",
-                    "secret config keys of their own: pulumi config set --secret embedding-serving:<name>",
-                    "A secret nested in a structured object is decrypted into the state.",
+                    here, "an encrypted value", _OWN_KEYS, "A secret nested in an object is decrypted into the state."
                 )
             else:
-                yield from _secrets(item, here)
+                yield from _unreadable(item, here, depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _secrets(item, f"{path}[{index}]")
+            yield from _unreadable(item, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, str) and _SECRET_VALUE.search(value):
+        yield _credential(path)
+
+
+def _credential(path: str) -> Refusal:
+    return Refusal(
+        path,
+        "a credential (not repeated here)",
+        _OWN_KEYS,
+        "Pulumi hands the values of a structured object to the program as plain text, and they land readable in the "
+        "state.",
+    )
 
 
 def _path(location: tuple[int | str, ...]) -> str:
     path = "stack"
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+        # Pydantic marks mistakes in the key itself; the key already says which.
+        if part != "[key]":
+            path += f"[{part}]" if isinstance(part, int) else f".{part}"
     return path
 
 
@@ -299,24 +408,48 @@ def _section_in(annotation: Any) -> type[Section] | None:
     return None
 
 
+def _nearest(key: str, fields: list[str]) -> str:
+    """The key that was probably meant, else all of a short list."""
+    plain = {field.lower(): field for field in fields}
+    near = difflib.get_close_matches(re.sub(r"[\s_-]", "", key).lower(), plain, n=1)
+    if near:
+        return plain[near[0]]
+    return ", ".join(fields) if len(fields) <= _FEW_KEYS else "the keys in stacks/schema.json"
+
+
 def _refusal(details: Any) -> Refusal:
     location, kind, given = details["loc"], details["type"], details["input"]
     path = _path(location)
     match kind:
         case "extra_forbidden":
-            return Refusal(path, "an unknown key", ", ".join(_fields(location[:-1])), "Check the spelling.")
+            fields = _fields(location[:-1])
+            return Refusal(path, "an unknown key", _nearest(str(location[-1]), fields), "Check the spelling.")
         case "too_short":
             return Refusal(path, "an empty list", "one entry or more", "Without one there is nothing to deploy.")
         case "missing":
             return Refusal(path, "nothing", "a value", "This key has no default.")
         case "model_type" | "model_attributes_type" | "dict_type":
-            keys = ", ".join(_fields(location)) or "keys and values"
-            return Refusal(path, quoted(_lists(given)), f"an object with {keys}", "A section is written with keys.")
+            keys = _fields(location)
+            listed = ", ".join(keys) if 0 < len(keys) <= _FEW_KEYS else "keys and values"
+            return Refusal(path, quoted(_lists(given)), f"an object with {listed}", "A section is written with keys.")
     message = re.sub(r"^(Input should be|Value error,) ", "", details["msg"])
-    message = message.replace("a valid tuple", "a list")
-    if kind == "string_pattern_mismatch":
-        message = f"text of the form {details['ctx']['pattern']}"
-    return Refusal(path, quoted(_lists(given)), message, "The stack file says what the key means: stacks/schema.json.")
+    shown = "a value (not repeated here)" if _SECRET_KEY.search(path) else quoted(_lists(given))
+    return Refusal(path, shown, message.replace("a valid tuple", "a list"), _meaning(location))
+
+
+def _meaning(location: tuple[int | str, ...]) -> str:
+    """What the key means, from its description."""
+    model: Any = Stack
+    meaning = "stacks/schema.json describes every key"
+    for part in location:
+        field = next((field for field in model.model_fields.values() if field.alias == part), None)
+        if field is None:
+            continue
+        meaning = field.description or meaning
+        model = _section_in(field.annotation)
+        if model is None:
+            break
+    return f"{meaning}."
 
 
 def _lists(value: Any) -> Any:

@@ -84,6 +84,8 @@ class Model(Row):
     architecture: str
     #: All parameters, in millions.
     parameters_m: float
+    #: Size of a parameter in the published files: 4 for float32, 2 for float16 and bfloat16.
+    bytes_per_parameter: int = 4
     #: Parameters that cost time per token (without embedding tables), in millions.
     compute_parameters_m: float
     layers: int
@@ -112,7 +114,7 @@ class Model(Row):
 @cache
 def _rows(name: str) -> list[dict[str, Any]]:
     text = resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    rows: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     return rows
 
 

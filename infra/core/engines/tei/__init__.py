@@ -1,13 +1,14 @@
 """Text Embeddings Inference: image, environment, probes, budgets and limits of one workload.
 
 Facts are from TEI 1.9.3's source and from recordings of a real 1.9.3 server (tests/data/tei-1.9.3). Everything is
-configured by environment variables: every flag has one, and `--auto-truncate` parses differently from release to release.
+configured by environment variables: every flag has one, and `--auto-truncate` parses differently from release to
+release.
 """
 
 import math
 from dataclasses import dataclass
 
-from infra.core import quantities
+from infra.core import catalogue, quantities
 from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines.spec import (
     Api,
@@ -23,7 +24,8 @@ from infra.core.engines.spec import (
     Resources,
     SecretRef,
 )
-from infra.core.engines.tei import images
+from infra.core.engines.tei import estimates, images, variables
+from infra.core.engines.tei.estimates import Machine
 from infra.core.errors import Refusal, quoted
 from infra.core.settings import Allocatable, TeiWorkload
 
@@ -32,55 +34,62 @@ CACHE_PATH = "/data"
 #: Hides the line in which TEI prints its API key, keeps those that show the device and Ready (tried on 1.9.3).
 LOG_LEVEL = "info,text_embeddings_router=warn,text_embeddings_router::http=info"
 
-#: Defaults of the engine (docs/source/en/cli_arguments.md); on CPU a batch holds 4 inputs at most, whatever is asked.
+API_KEY_SECRET = "apiKey"  # noqa: S105 - name of a config key
+HUB_TOKEN_SECRET = "huggingFaceToken"  # noqa: S105 - name of a config key
+
+#: Defaults of the engine (docs/source/en/cli_arguments.md).
 _BATCH_TOKENS = 16384
 _CONCURRENT_REQUESTS = 512
 _CLIENT_BATCH = 32
 _PAYLOAD = 2_000_000
-_CPU_BATCH_INPUTS = 4
+#: A smaller budget than this leaves a GPU idle between batches of short texts.
+_LEAST_BATCH_TOKENS = 2048
 #: English text runs at about 4 bytes a token; JSON escapes and other scripts can double it.
 _BYTES_PER_TOKEN = 4
-#: FLOP/s that one CPU core gives to a forward pass: 4 x 512 tokens of BERT-base took 5-9 s on 2 cores in the recordings.
-_CPU_FLOPS_PER_CORE = 20e9
-#: Share of a GPU's dense peak that short texts over HTTP reach (15 %: tokenizer and HTTP bound). Budgets want the slow end.
-_SLOW_GPU_SHARE = 0.15
-#: Bytes per second of a slow download from the hub, and of reading weights into memory.
-_DOWNLOAD_RATE = 50e6
-_LOAD_RATE = 500e6
-_FLOAT32_BYTES = 4
-#: Variables that the plan sets, or that break TEI: a stack file may not set them.
-_HUB_TOKEN_CONFLICT = "HF_API_TOKEN"
-
-API_KEY_SECRET = "apiKey"  # noqa: S105 - name of a config key
-HUB_TOKEN_SECRET = "huggingFaceToken"  # noqa: S105 - name of a config key
+#: Most clients give up after this, so more texts need not wait than can be answered in it.
+_PATIENCE_SECONDS = 60
+_LEAST_STARTUP_SECONDS = 120
+#: /health took up to 11.3 s where a batch is estimated at 9.7 s (recordings, health), and 15 s never failed.
+_PROBE_MARGIN = 1.5
+_LEAST_PROBE_SECONDS = 5
+#: A pod that needs longer for one batch is of no use, and its probes would find a hang after an hour.
+_LONGEST_BATCH_SECONDS = 300
+_LONGEST_REQUEST_SECONDS = 3600
+#: Disk beside the weights: /tmp and logs.
+_TMP_MIB = 256
+_LOGS_MIB = 256
+_FLASH_ATTENTION_ONLY = {"mistral", "qwen2"}
+_FLASH_ATTENTION_CAPABILITY = 80
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the plan knows when it asks the engine."""
+    """What the plan knows when it asks the engine. Paths start with ``stack.``."""
 
     path: str
     workload: TeiWorkload
     model: Model
+    pool_path: str
     gpu: Gpu | None
+    #: CPU architecture of the nodes.
+    arch: str
     #: What one node offers, where it is known.
     node: Allocatable | None
+    #: The image is a local stand-in, which computes on the CPU whatever the node counts.
+    stand_in: bool
     #: Secret config keys that are set (names only).
     secrets: frozenset[str]
     #: Name of the Kubernetes Secret that will hold this workload's keys.
     secret_name: str
 
 
-def longest_batch_seconds(model: Model, gpu: Gpu | None, batch_tokens: int, cpu_cores: float) -> float:
-    """Upper estimate, in seconds, of one batch of the longest inputs; probes and warm-up wait behind it."""
-    tokens = min(model.max_tokens, batch_tokens)
-    inputs = max(1, batch_tokens // tokens)
-    if gpu is None:
-        inputs = min(inputs, _CPU_BATCH_INPUTS)
-        rate = _CPU_FLOPS_PER_CORE * cpu_cores
-    else:
-        rate = gpu.fp16_tflops * 1e12 * _SLOW_GPU_SHARE
-    return model.flops_per_document(tokens) * inputs / rate
+@dataclass(frozen=True)
+class _Client:
+    """What clients may send: texts per request, texts at a time, bytes per request."""
+
+    batch: int
+    concurrent: int
+    payload: int
 
 
 class _Planner:
@@ -93,6 +102,12 @@ class _Planner:
         self.gpu = request.gpu
         self.reasons: list[Reason] = []
         self.refusals: list[Refusal] = []
+        tokens = request.workload.tokens
+        #: Longest and usual length of the texts that arrive, in tokens.
+        self.longest = (
+            min(self.model.max_tokens, tokens.max or self.model.max_tokens) if tokens else (self.model.max_tokens)
+        )
+        self.usual = min(self.longest, tokens.p95 if tokens else estimates.USUAL_TOKENS)
 
     def because(self, field: str, value: object, why: str) -> None:
         self.reasons.append(Reason(field, str(value), why))
@@ -109,44 +124,57 @@ class _Planner:
                 ", ".join(images.VERSIONS),
                 "Flags, defaults and overload answers differ between TEI releases; these are the ones checked.",
             )
-        prefix = images.prefix_for(self.gpu)
-        if prefix is None:
-            assert self.gpu is not None
-            self.refuse(
-                "pool",
-                self.workload.pool,
-                f"a pool whose GPU has compute capability {images.supported_gpus()}",
-                f"{self.gpu.name} has compute capability {self.gpu.compute_capability}, for which TEI has no image.",
-            )
-            return version
-        where = (
-            "CPU nodes" if self.gpu is None else f"{self.gpu.name} has compute capability {self.gpu.compute_capability}"
-        )
-        note = "; upstream calls this image experimental" if images.experimental(self.gpu) else ""
-        self.because("image", f"{prefix}{version}", f"{where}{note}")
+        gpu, pool = self.gpu, self.request.pool_path
+        prefix = images.prefix_for(gpu, self.request.arch)
+        if gpu is None:
+            where = f"CPU nodes, {self.request.arch}"
+        else:
+            where = f"{gpu.name} has compute capability {gpu.compute_capability}"
+            if prefix is None:
+                self.refuse(
+                    "pool",
+                    self.workload.pool,
+                    f"a pool with {images.supported_gpus()} on amd64, or CPU nodes",
+                    f"{pool}: {where} on {self.request.arch} hosts, for which TEI has no image.",
+                )
+                prefix = ""
+            elif images.experimental(gpu):
+                where += "; upstream calls this image experimental"
+        self.because("image", f"{prefix}{version}", where)
+        if self.workload.digest and self.request.stand_in:
+            self.refuse("digest", self.workload.digest, "absent", "images.standInRegistry holds images of its own.")
         return f"{prefix}{version}"
 
+    def served(self) -> None:
+        """Whether TEI can serve this model at all."""
+        if self.model.id in catalogue.models() and self.model.id.startswith("nvidia/"):
+            self.refuse("model", self.model.id, "a model with weights on the hub", "NVIDIA ships it inside NIM.")
+
     def dtype(self) -> str:
-        default = "float32" if self.gpu is None or self.model.architecture == "gemma3_text" else "float16"
+        gpu, architecture = self.gpu, self.model.architecture
+        default = "float32" if gpu is None or architecture.startswith("gemma3") else "float16"
         dtype = self.workload.dtype or default
-        if self.gpu is None and dtype == "float16":
-            self.refuse("dtype", dtype, "float32", "The CPU image computes in float32; float16 needs a GPU.")
-        if self.model.architecture in {"mistral", "qwen2"}:
-            if self.gpu is None or self.gpu.capability < 80:
-                on = "CPU nodes" if self.gpu is None else f"{self.gpu.name} ({self.gpu.compute_capability})"
+        if gpu is None and dtype == "float16":
+            self.refuse(
+                "dtype", dtype, "float32", f"{self.request.pool_path} has no gpu, and CPU images compute in float32."
+            )
+        if architecture in _FLASH_ATTENTION_ONLY:
+            if gpu is None or gpu.capability < _FLASH_ATTENTION_CAPABILITY:
+                on = "CPU nodes" if gpu is None else f"{gpu.name} ({gpu.compute_capability})"
                 self.refuse(
                     "pool",
                     self.workload.pool,
                     "a pool with compute capability 8.0 or higher (A100, A10G, L4, L40S, H100)",
-                    f"TEI serves {self.model.architecture} models with flash attention 2 only, which {on} lack.",
+                    f"TEI serves {self.model.id} ({architecture}) with flash attention 2 only, which {on} of "
+                    f"{self.request.pool_path} cannot run.",
                 )
             elif dtype == "float32":
-                self.refuse("dtype", dtype, "float16", f"TEI serves {self.model.architecture} models in float16 only.")
-        if self.model.architecture.startswith("gemma3") and dtype != "float32":
-            self.refuse("dtype", dtype, "float32", "TEI serves Gemma 3 models in float32 only.")
+                self.refuse("dtype", dtype, "float16", f"TEI serves {self.model.id} ({architecture}) in float16 only.")
+        if architecture.startswith("gemma3") and dtype != "float32":
+            self.refuse("dtype", dtype, "float32", f"TEI serves {self.model.id} (Gemma 3) in float32 only.")
         if not self.workload.dtype:
             self.because(
-                "dtype", dtype, "half the memory and twice the speed on a GPU" if self.gpu else "what CPUs compute"
+                "dtype", dtype, "half the memory and twice the speed" if dtype == "float16" else "TEI needs it"
             )
         return dtype
 
@@ -154,7 +182,7 @@ class _Planner:
         given, kind = self.workload.pooling, self.model.kind
         if kind in {ModelKind.RERANKER, ModelKind.CLASSIFIER}:
             if given:
-                self.refuse("pooling", given, "no pooling", f"{self.model.id} is a {kind}: TEI ignores pooling there.")
+                self.refuse("pooling", given, "absent", f"{self.model.id} is a {kind}: TEI ignores pooling there.")
             return None
         if kind is ModelKind.SPARSE:
             if given not in {None, "splade"}:
@@ -162,7 +190,7 @@ class _Planner:
             return "splade"
         if given == "splade":
             self.refuse("pooling", given, "cls, mean, last-token", f"{self.model.id} gives dense vectors.")
-        if given and self.model.pooling and given != self.model.pooling:
+        elif given and self.model.pooling and given != self.model.pooling:
             self.refuse(
                 "pooling",
                 given,
@@ -176,21 +204,30 @@ class _Planner:
             self.because("pooling", pooling, f"how {self.model.id} was trained")
         return pooling
 
-    def batch_tokens(self) -> tuple[int, bool]:
+    def lengths(self) -> None:
+        """Whether the texts' lengths agree with each other and with the model."""
+        tokens = self.workload.tokens
+        if tokens is None:
+            return
+        if tokens.p50 > tokens.p95:
+            self.refuse("tokens.p50", tokens.p50, f"{tokens.p95} (tokens.p95) or less", "Half is less than 95 %.")
+        if tokens.max is not None and tokens.max < tokens.p95:
+            self.refuse("tokens.max", tokens.max, f"{tokens.p95} (tokens.p95) or more", "No text is longer than max.")
+        for key, value in (("p95", tokens.p95), ("max", tokens.max or 0)):
+            if value > self.model.max_tokens and self.workload.auto_truncate is not True:
+                self.refuse(
+                    f"tokens.{key}",
+                    value,
+                    f"{self.model.max_tokens} or less, or autoTruncate: true",
+                    f"{self.model.id} takes {self.model.max_tokens} tokens; longer texts are cut or refused.",
+                )
+
+    def batch_tokens(self, dtype: str) -> tuple[int, bool]:
         """Token budget of a batch, and whether longer texts are cut."""
         given, longest = self.workload.max_batch_tokens, self.model.max_tokens
         truncate = self.workload.auto_truncate
-        if self.workload.tokens and self.workload.tokens.p50 > self.workload.tokens.p95:
-            self.refuse(
-                "tokens.p50", self.workload.tokens.p50, f"at most {self.workload.tokens.p95}", "p95 is smaller."
-            )
         if given is None:
-            budget = max(_BATCH_TOKENS, longest)
-            why = f"TEI's default: {budget // longest} texts of {longest} tokens"
-            if self.workload.tokens:
-                aligned = min(self.workload.tokens.p95, longest) * _CLIENT_BATCH
-                budget = max(aligned, longest)
-                why = f"{_CLIENT_BATCH} texts of the 95th percentile, {self.workload.tokens.p95} tokens"
+            budget, why = self._default_budget(dtype)
             self.because("maxBatchTokens", budget, why)
         else:
             budget = given
@@ -205,47 +242,95 @@ class _Planner:
         if truncate is None:
             truncate = True
             self.because("autoTruncate", "true", f"texts over {longest} tokens are cut; false answers 422 instead")
+        self._gpu_memory(budget, dtype)
         return budget, truncate
 
-    def client_limits(self) -> tuple[int, int, int]:
-        """Texts per request, requests at a time, bytes per request."""
+    def _default_budget(self, dtype: str) -> tuple[int, str]:
+        longest = self.model.max_tokens
+        if self.gpu is None:
+            inputs = estimates.CPU_BATCH_INPUTS
+            return max(
+                longest, inputs * self.usual
+            ), f"{inputs} texts of {self.usual} tokens: a CPU batch holds no more"
+        budget = max(_LEAST_BATCH_TOKENS, min(_BATCH_TOKENS, _CLIENT_BATCH * self.usual))
+        why = f"{_CLIENT_BATCH} texts of {self.usual} tokens, TEI's default of {_BATCH_TOKENS} at most"
+        fits = estimates.largest_gpu_batch(self.model, self.gpu, dtype)
+        if longest <= fits < budget:
+            budget, why = fits, f"what the memory of a {self.gpu.name} holds beside the weights"
+        return max(budget, longest), why
+
+    def _gpu_memory(self, budget: int, dtype: str) -> None:
+        if self.gpu is None:
+            return
+        fits = estimates.largest_gpu_batch(self.model, self.gpu, dtype)
+        if budget <= fits:
+            return
+        given = self.workload.max_batch_tokens
+        allowed = [f"{fits} tokens per batch or fewer (maxBatchTokens)"] if fits >= self.model.max_tokens else []
+        self.refuse(
+            "maxBatchTokens" if given else "pool",
+            given or self.workload.pool,
+            ", or ".join([*allowed, "a pool with more GPU memory"]),
+            f"TEI warms up with a full batch of {budget} tokens; beside {self.model.id} in {dtype} the "
+            f"{self.gpu.memory_mib} MiB of a {self.gpu.name} ({self.request.pool_path}) hold {max(0, fits)}.",
+        )
+
+    def client_limits(self, machine: Machine) -> _Client:
         workload = self.workload
         if workload.top_k and self.model.kind is not ModelKind.RERANKER:
             self.refuse("topK", workload.top_k, "absent", f"{self.model.id} is no reranker.")
         batch = workload.max_client_batch_size
         if batch is None:
             batch = max(_CLIENT_BATCH, workload.top_k or 0)
+            if workload.max_concurrent_requests and not workload.top_k:
+                batch = min(batch, workload.max_concurrent_requests)
             self.because(
                 "maxClientBatchSize", batch, "topK texts in one request" if workload.top_k else "TEI's default"
             )
         elif workload.top_k and workload.top_k > batch:
-            self.refuse("maxClientBatchSize", batch, f"{workload.top_k} or more", "topK texts come in one request.")
-        concurrent = workload.max_concurrent_requests
-        if concurrent is None:
-            concurrent = max(_CONCURRENT_REQUESTS if self.gpu else _CONCURRENT_REQUESTS // 8, batch)
-            self.because("maxConcurrentRequests", concurrent, "texts that may wait; more are answered with 429 at once")
-        elif batch > concurrent:
             self.refuse(
+                "maxClientBatchSize", batch, f"{workload.top_k} (topK) or more", "topK texts come in one request."
+            )
+        return _Client(batch, self._concurrent(batch, machine), self._payload(batch))
+
+    def _concurrent(self, batch: int, machine: Machine) -> int:
+        given = self.workload.max_concurrent_requests
+        if given is None:
+            # Two lists of the largest size at least: one alone would lock every other client out.
+            patience = int(_PATIENCE_SECONDS / estimates.batch_seconds(self.model, machine, self.usual, 1))
+            concurrent = max(2 * batch, min(_CONCURRENT_REQUESTS, patience))
+            self.because(
                 "maxConcurrentRequests",
                 concurrent,
-                f"{batch} or more",
-                f"A list of n texts takes n places at once, so a list of {batch} (maxClientBatchSize) is always "
-                "answered with 429.",
+                f"texts of {self.usual} tokens that wait, if possible {_PATIENCE_SECONDS} s at most; more get 429",
             )
-        needed = batch * self.model.max_tokens * _BYTES_PER_TOKEN
-        payload = workload.payload_limit
-        if payload is None:
+            return concurrent
+        if batch > given:
+            self.refuse(
+                "maxConcurrentRequests",
+                given,
+                f"{batch} (maxClientBatchSize or topK) or more",
+                f"A list of n texts takes n places at once, so that a list of {batch} is always answered with 429.",
+            )
+        return given
+
+    def _payload(self, batch: int) -> int:
+        given = self.workload.payload_limit
+        needed = batch * self.longest * _BYTES_PER_TOKEN
+        if given is None:
             payload = max(_PAYLOAD, 2 * needed)
             if payload > _PAYLOAD:
-                self.because("payloadLimit", payload, f"{batch} texts of {self.model.max_tokens} tokens, 8 bytes each")
-        elif payload < needed:
+                self.because("payloadLimit", payload, f"{batch} texts of {self.longest} tokens, 8 bytes each")
+            return payload
+        if given < needed:
             self.refuse(
                 "payloadLimit",
-                payload,
+                given,
                 f"{needed} or more",
-                f"{batch} texts of {self.model.max_tokens} tokens are about {needed} bytes; TEI answers 413 above.",
+                f"{batch} texts (maxClientBatchSize, topK) of {self.longest} tokens are about {needed} bytes; TEI "
+                "answers 413 above the limit.",
             )
-        return batch, concurrent, payload
+        return given
 
     def cpu_millicores(self) -> int:
         if self.workload.resources.cpu:
@@ -254,173 +339,240 @@ class _Planner:
             # Half a core of each node is left to its DaemonSets; TEI's tokenizer threads gain nothing above 8.
             share = (quantities.millicores(self.request.node.cpu) - 500) // max(1, self.request.node.gpus)
             cores = min(8000, max(500, share))
-            self.because("resources.cpu", f"{cores}m", "the node's cores, less half a core, per GPU")
+            self.because("resources.cpu", f"{cores}m", "the node's cores less half a core, per GPU, 8 at most")
             return cores
         self.because("resources.cpu", "2000m", "nothing is known of the node")
         return 2000
 
-    def memory_mib(self, workers: int, batch_tokens: int) -> int:
-        if self.workload.resources.memory:
-            return quantities.mebibytes(self.workload.resources.memory)
-        weights = self.weights_mib()
-        # Activations live in host memory only on CPU: about 20 tensors of the hidden size, 4 bytes each, per token.
-        activations = 0 if self.gpu else math.ceil(batch_tokens * self.model.hidden * 80 / 2**20)
-        total = math.ceil((1024 + 1.3 * weights + 100 * workers + activations) / 256) * 256
-        self.because(
-            "resources.memory", f"{total}Mi", f"{weights} MiB of weights, {workers} tokenizers, 1 GiB of program"
-        )
+    def memory_mib(self, workers: int, budget: int) -> int:
+        tokens = min(self.model.max_tokens, budget)
+        inputs = estimates.inputs_per_batch(self.gpu, tokens, budget)
+        given = self.workload.resources.memory
+        if given:
+            least = estimates.least_host_memory_mib(self.model, self.gpu, tokens, inputs)
+            if quantities.mebibytes(given) < least:
+                self.refuse(
+                    "resources.memory",
+                    given,
+                    f"{least}Mi or more",
+                    f"{self.model.id} and its warm-up batch of {budget} tokens do not fit, so that the kernel kills "
+                    "the process at start.",
+                )
+            return quantities.mebibytes(given)
+        total = estimates.host_memory_mib(self.model, self.gpu, workers, tokens, inputs)
+        batch = f", a batch of {inputs} x {tokens} tokens" if self.gpu is None else ""
+        self.because("resources.memory", f"{total}Mi", f"weights, {workers} tokenizers{batch}, 1 GiB of program")
         return total
 
-    def weights_mib(self) -> int:
-        return math.ceil(self.model.parameters_m * 1e6 * _FLOAT32_BYTES / 2**20)
+    def disk_mib(self) -> tuple[int | None, int]:
+        """Limit of the cache directory (None: a claim), and the pod's ephemeral storage."""
+        cache, weights = self.workload.cache, estimates.weights_mib(self.model)
+        size: int | None = None
+        if cache.existing_claim:
+            self.because("cache", cache.existing_claim, "a claim; pods on several nodes need it to be ReadWriteMany")
+            if cache.size:
+                self.refuse("cache.size", cache.size, "absent", "cache.existingClaim has a size of its own.")
+        elif cache.size:
+            size = quantities.mebibytes(cache.size)
+            if size < weights:
+                self.refuse("cache.size", cache.size, f"{weights}Mi or more", f"Weights of {self.model.id} do not fit.")
+        else:
+            # Repositories often hold the weights in a second format beside the one that is loaded.
+            size = 2 * weights + 1024
+            self.because("cache.size", f"{size}Mi", f"twice the weights ({weights} MiB) and 1 GiB")
+        ephemeral = self.workload.resources.ephemeral_storage
+        if not ephemeral:
+            return size, _TMP_MIB + _LOGS_MIB + (size or 0)
+        least = _TMP_MIB + (weights if size is not None else 0)
+        if quantities.mebibytes(ephemeral) < least:
+            self.refuse(
+                "resources.ephemeralStorage",
+                ephemeral,
+                f"{least}Mi or more",
+                f"The cache directory counts, and holds the weights of {self.model.id}; the kubelet evicts pods above.",
+            )
+        return size, quantities.mebibytes(ephemeral)
 
-    def environment(
-        self, dtype: str, pooling: str | None, budget: int, truncate: bool, client: tuple[int, int, int], workers: int
-    ) -> tuple[EnvVar, ...]:
+    def environment(self, plain: dict[str, str | None], cpu: int) -> tuple[EnvVar, ...]:
         workload = self.workload
-        revision = workload.revision or self.model.revision
-        if revision is None:
-            self.because("revision", "main", "not pinned: the catalogue has no commit for this model; name one")
-        elif not workload.revision:
-            self.because("revision", revision, "the commit in the catalogue")
-        batch, concurrent, payload = client
-        plain = {
-            "MODEL_ID": workload.model,
-            "REVISION": revision,
-            "SERVED_MODEL_NAME": workload.served_model_name or workload.model,
-            "DTYPE": dtype,
-            "POOLING": pooling,
-            "MAX_BATCH_TOKENS": str(budget),
-            "MAX_CONCURRENT_REQUESTS": str(concurrent),
-            "MAX_CLIENT_BATCH_SIZE": str(batch),
-            "PAYLOAD_LIMIT": str(payload),
-            "AUTO_TRUNCATE": "true" if truncate else "false",
-            "TOKENIZATION_WORKERS": str(workers),
-            # TEI reads HOSTNAME, which Kubernetes sets to the pod's name, as the address to bind.
-            "HOSTNAME": "0.0.0.0",  # noqa: S104 - inside the pod
-            "PORT": str(HTTP_PORT),
-            "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
-            "JSON_OUTPUT": "true" if workload.json_logs else "false",
-            "LOG_LEVEL": LOG_LEVEL,
-        }
         if self.gpu is None:
             # Thread pools are sized from the node's cores otherwise, and throttled by the limit.
-            plain["RAYON_NUM_THREADS"] = plain["OMP_NUM_THREADS"] = str(workers)
+            plain["RAYON_NUM_THREADS"] = plain["OMP_NUM_THREADS"] = str(max(1, cpu // 1000))
         env = [EnvVar(name, value) for name, value in plain.items() if value is not None]
-        for name, key, wanted in (
-            ("API_KEY", API_KEY_SECRET, workload.require_api_key),
-            ("HF_TOKEN", HUB_TOKEN_SECRET, self.model.gated),
+        for name, key, wanted, path, given in (
+            ("API_KEY", API_KEY_SECRET, workload.require_api_key, "requireApiKey", True),
+            ("HF_TOKEN", HUB_TOKEN_SECRET, self.model.gated, "model", workload.model),
         ):
             if not wanted:
                 continue
             if key not in self.request.secrets:
                 self.refuse(
-                    "requireApiKey" if key == API_KEY_SECRET else "model",
-                    workload.require_api_key if key == API_KEY_SECRET else workload.model,
+                    path,
+                    given,
                     f"secret config embedding-serving:{key}",
-                    f"Set it: pulumi config set --secret embedding-serving:{key}",
+                    f"It is not set: pulumi config set --secret embedding-serving:{key}",
                 )
             env.append(EnvVar(name, secret=SecretRef(self.request.secret_name, key)))
-        taken = {variable.name for variable in env} | {"API_KEY", "HF_TOKEN", _HUB_TOKEN_CONFLICT, "PROMETHEUS_PORT"}
-        for name, value in workload.env.items():
-            if name in taken:
-                why = {
-                    _HUB_TOKEN_CONFLICT: "TEI does not start with it beside HF_TOKEN; set the secret huggingFaceToken.",
-                    "PROMETHEUS_PORT": "Images that speak HTTP serve metrics on the HTTP port only.",
-                }.get(name, "The plan sets it; use the workload's own key.")
-                self.refuse(f"env.{name}", "a value", "other names", why)
-            elif name == "NVIDIA_DRIVER_CAPABILITIES" and not {"utility", "all"} & set(value.split(",")):
-                self.refuse(f"env.{name}", value, "a list with utility", "TEI 1.9's entrypoint runs nvidia-smi.")
-            else:
-                env.append(EnvVar(name, value))
-        return tuple(env)
+        faulty = set()
+        for name, value, allowed, why in variables.faults(
+            workload.env,
+            plain,
+            flash_attention_only=self.model.architecture in _FLASH_ATTENTION_ONLY,
+            weights_at_hand=workload.cache.existing_claim is not None,
+        ):
+            faulty.add(name)
+            self.refusals.append(Refusal(f"{self.request.path}.env.{name}", value, allowed, why))
+        return (*env, *(EnvVar(name, value) for name, value in workload.env.items() if name not in faulty))
 
-    def probes(self, batch_seconds: float, startup_seconds: int) -> Probes:
+    def revision(self) -> str | None:
+        revision = self.workload.revision or self.model.revision
+        if revision is None:
+            self.because("revision", "main", "not pinned: the catalogue has no commit for this model; name one")
+        elif not self.workload.revision:
+            self.because("revision", revision, "the commit that the catalogue or stack.models names")
+        return revision
+
+    def probes(self, batch_seconds: float, startup: int) -> Probes:
         # /health waits behind the running batch (recordings: up to 11 s), and more than 8 checks waiting can abort the
         # server: the timeout lies above the longest batch, the period is no shorter. /metrics never waits.
-        timeout = max(5, math.ceil(2 * batch_seconds))
+        timeout = max(_LEAST_PROBE_SECONDS, math.ceil(_PROBE_MARGIN * batch_seconds))
         self.because("probes.timeout", f"{timeout} s", f"/health waits behind a batch of up to {batch_seconds:.1f} s")
-        health = Probe("/health", "http", timeout, timeout, 3)
         return Probes(
-            startup=Probe("/health", "http", timeout, timeout, math.ceil(startup_seconds / timeout)),
-            readiness=health,
+            startup=Probe("/health", "http", timeout, timeout, math.ceil(startup / timeout)),
+            readiness=Probe("/health", "http", timeout, timeout, 3),
             liveness=Probe("/metrics", "http", 10, 5, 6),
         )
 
+    def longest_request(self, machine: Machine, concurrent: int, batch_seconds: float, budget: int) -> int:
+        given = self.workload.longest_request_seconds
+        if given is not None:
+            if given < batch_seconds:
+                self.refuse(
+                    "longestRequestSeconds",
+                    given,
+                    f"{math.ceil(batch_seconds)} or more",
+                    f"One batch of {budget} tokens may take {batch_seconds:.1f} s.",
+                )
+            return given
+        # A full queue of usual texts, with one batch of the longest before it.
+        queue = concurrent * estimates.batch_seconds(self.model, machine, self.usual, 1)
+        longest = max(30, math.ceil(queue + batch_seconds))
+        self.because("longestRequest", f"{longest} s", f"{concurrent} texts of {self.usual} tokens wait, 30 s at least")
+        if longest > _LONGEST_REQUEST_SECONDS:
+            self.refuse(
+                "maxConcurrentRequests" if self.workload.max_concurrent_requests else "pool",
+                self.workload.max_concurrent_requests or self.workload.pool,
+                "fewer waiting texts, or a longestRequestSeconds of your own",
+                f"The last of {concurrent} waiting texts would be answered after {longest} s, and no pod could end "
+                "before.",
+            )
+        return min(longest, _LONGEST_REQUEST_SECONDS)
+
+    def batch_time(self, machine: Machine, longest: int, budget: int) -> float:
+        tokens = min(longest, budget)
+        inputs = estimates.inputs_per_batch(machine.gpu, tokens, budget)
+        return estimates.batch_seconds(self.model, machine, tokens, inputs)
+
+    def check_warm_up(self, seconds: float, budget: int) -> None:
+        if seconds > _LONGEST_BATCH_SECONDS:
+            key, given = next(
+                (
+                    (key, value)
+                    for key, value in (
+                        ("maxBatchTokens", self.workload.max_batch_tokens),
+                        ("resources.cpu", self.workload.resources.cpu),
+                    )
+                    if value is not None
+                ),
+                ("pool", self.workload.pool),
+            )
+            self.refuse(
+                key,
+                given,
+                "fewer tokens per batch (maxBatchTokens), more resources.cpu, or a pool with a GPU",
+                f"{self.request.pool_path}: a batch of {budget} tokens of {self.model.id} would take {seconds:.0f} s.",
+            )
+
     def spec(self) -> EngineSpec:
+        workload, model = self.workload, self.model
+        self.served()
         tag, dtype, pooling = self.tag(), self.dtype(), self.pooling()
-        budget, truncate = self.batch_tokens()
-        client = self.client_limits()
-        batch, concurrent, payload = client
+        self.lengths()
+        budget, truncate = self.batch_tokens(dtype)
         cpu = self.cpu_millicores()
-        workers = self.workload.tokenization_workers or max(1, cpu // 1000)
-        if not self.workload.tokenization_workers:
+        machine = Machine(None if self.request.stand_in else self.gpu, cpu / 1000, dtype)
+        client = self.client_limits(machine)
+        workers = workload.tokenization_workers or max(1, cpu // 1000)
+        if not workload.tokenization_workers:
             self.because("tokenizationWorkers", workers, "the CPU limit; TEI would start one per core of the node")
         memory = self.memory_mib(workers, budget)
-        weights = self.weights_mib()
-        cache_mib = 2 * weights + 1024
-        if self.workload.cache.size:
-            cache_mib = quantities.mebibytes(self.workload.cache.size)
-            if cache_mib < weights:
-                self.refuse("cache.size", self.workload.cache.size, f"{weights}Mi or more", "The weights do not fit.")
-        elif not self.workload.cache.existing_claim:
-            self.because("cache.size", f"{cache_mib}Mi", f"twice the weights ({weights} MiB) and 1 GiB")
-        batch_seconds = longest_batch_seconds(self.model, self.gpu, budget, cpu / 1000)
-        weights_bytes = weights * 2**20
-        startup = math.ceil(2 * (weights_bytes / _DOWNLOAD_RATE + weights_bytes / _LOAD_RATE + 2 * batch_seconds))
-        startup = max(60, startup)
-        self.because("startup", f"{startup} s", f"{weights} MiB at 50 MB/s, load and warm-up, twice; 60 s at least")
-        longest = self.workload.longest_request_seconds
-        if longest is None:
-            inputs = max(1, budget // min(self.model.max_tokens, budget))
-            if self.gpu is None:
-                inputs = min(inputs, _CPU_BATCH_INPUTS)
-            longest = max(30, math.ceil(concurrent / inputs * batch_seconds))
-            self.because("longestRequest", f"{longest} s", f"{concurrent} waiting texts, {inputs} per batch")
-        elif longest < batch_seconds:
-            self.refuse(
-                "longestRequestSeconds",
-                longest,
-                f"{math.ceil(batch_seconds)} or more",
-                f"One batch of {budget} tokens may take {batch_seconds:.1f} s.",
-            )
-        ephemeral = self.workload.resources.ephemeral_storage
-        claim = self.workload.cache.existing_claim
+        cache_mib, ephemeral_mib = self.disk_mib()
+        # TEI warms up with texts as long as the model takes, whatever arrives later.
+        warm_up = self.batch_time(machine, model.max_tokens, budget)
+        self.check_warm_up(warm_up, budget)
+        batch_seconds = min(warm_up, self.batch_time(machine, self.longest, budget))
+        startup = max(_LEAST_STARTUP_SECONDS, math.ceil(estimates.startup_seconds(model, warm_up)))
+        self.because(
+            "startup",
+            f"{startup} s",
+            f"{estimates.weights_mib(model)} MiB at 100 Mbit/s, load, warm-up; {_LEAST_STARTUP_SECONDS} s at least",
+        )
+        longest = self.longest_request(machine, client.concurrent, batch_seconds, budget)
+        env = self.environment(
+            {
+                "MODEL_ID": workload.model,
+                "REVISION": self.revision(),
+                "SERVED_MODEL_NAME": workload.served_model_name or workload.model,
+                "DTYPE": dtype,
+                "POOLING": pooling,
+                "MAX_BATCH_TOKENS": str(budget),
+                "MAX_CONCURRENT_REQUESTS": str(client.concurrent),
+                "MAX_CLIENT_BATCH_SIZE": str(client.batch),
+                "PAYLOAD_LIMIT": str(client.payload),
+                "AUTO_TRUNCATE": "true" if truncate else "false",
+                "TOKENIZATION_WORKERS": str(workers),
+                # TEI reads HOSTNAME, which Kubernetes sets to the pod's name, as the address to bind.
+                "HOSTNAME": "0.0.0.0",  # noqa: S104 - inside the pod
+                "PORT": str(HTTP_PORT),
+                "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
+                "JSON_OUTPUT": "true" if workload.json_logs else "false",
+                "LOG_LEVEL": LOG_LEVEL,
+            },
+            cpu,
+        )
         return EngineSpec(
             engine="tei",
-            version=self.workload.version,
+            version=workload.version,
             registry=images.REGISTRY,
             repository=images.REPOSITORY,
             tag=tag,
-            digest=self.workload.digest,
-            env=self.environment(dtype, pooling, budget, truncate, client, workers),
+            digest=workload.digest,
+            env=env,
             ports=(Port("http", HTTP_PORT),),
             probes=self.probes(batch_seconds, startup),
             mounts=(
-                Mount("cache", CACHE_PATH, size_mib=None if claim else cache_mib, claim=claim),
-                Mount("tmp", "/tmp", size_mib=256),  # noqa: S108 - inside the pod
+                Mount("cache", CACHE_PATH, size_mib=cache_mib, claim=workload.cache.existing_claim),
+                Mount("tmp", "/tmp", size_mib=_TMP_MIB),  # noqa: S108 - inside the pod
             ),
             resources=Resources(
                 cpu_millicores=cpu,
                 memory_mib=memory,
-                ephemeral_storage_mib=quantities.mebibytes(ephemeral)
-                if ephemeral
-                else 512 + (0 if claim else cache_mib),
+                ephemeral_storage_mib=ephemeral_mib,
                 gpus=1 if self.gpu else 0,
             ),
             limits=Limits(
-                max_input_tokens=min(self.model.max_tokens, budget),
-                max_client_batch_size=batch,
+                max_input_tokens=min(model.max_tokens, budget),
+                max_client_batch_size=client.batch,
                 max_batch_tokens=budget,
-                max_concurrent_requests=concurrent,
-                payload_bytes=payload,
+                max_concurrent_requests=client.concurrent,
+                payload_bytes=client.payload,
                 auto_truncate=truncate,
             ),
             metrics=Metrics("http", "/metrics"),
             api=Api(
-                model_name=self.workload.served_model_name or self.workload.model,
-                openai=self.model.kind is ModelKind.EMBEDDING,
-                api_key=self.workload.require_api_key,
+                model_name=workload.served_model_name or workload.model,
+                openai=model.kind is ModelKind.EMBEDDING,
+                api_key=workload.require_api_key,
             ),
             startup_seconds=startup,
             longest_request_seconds=longest,

@@ -4,6 +4,7 @@ Source: text-embeddings-inference, docs/source/en/supported_models.md, .github/w
 backends/candle/src/compute_cap.rs at 0d124dc (2026-07-24).
 """
 
+from infra.core import catalogue
 from infra.core.catalogue import Gpu
 
 REGISTRY = "ghcr.io"
@@ -14,14 +15,22 @@ VERSIONS = ("1.9.2", "1.9.3")
 
 #: Compute capability -> tag prefix. An image starts on its own capability only, but for 8.x: see `runs`.
 _PREFIXES = {75: "turing-", 80: "", 86: "86-", 89: "89-", 90: "hopper-", 100: "100-", 120: "120-", 121: "121-"}
+#: Compile-time capability -> run-time capabilities that start with it.
+_STARTS_ON = {80: range(80, 90), 86: range(86, 90), 120: range(120, 122)}
 #: Images that upstream calls experimental.
 _EXPERIMENTAL = {75, 90, 100, 120, 121}
-CPU_PREFIX = "cpu-"
+#: The only GPU image that is built for arm64 (DGX Spark).
+_ARM64 = {121}
+_CPU_PREFIXES = {"amd64": "cpu-", "arm64": "cpu-arm64-"}
 
 
-def prefix_for(gpu: Gpu | None) -> str | None:
-    """Tag prefix of the image made for ``gpu`` (None: CPU); None when TEI has no image for it."""
-    return CPU_PREFIX if gpu is None else _PREFIXES.get(gpu.capability)
+def prefix_for(gpu: Gpu | None, arch: str = "amd64") -> str | None:
+    """Tag prefix of the image made for ``gpu`` (None: CPU) on hosts of ``arch``; None when TEI has no image for it."""
+    if gpu is None:
+        return _CPU_PREFIXES.get(arch)
+    if (gpu.capability in _ARM64) != (arch == "arm64"):
+        return None
+    return _PREFIXES.get(gpu.capability)
 
 
 def experimental(gpu: Gpu | None) -> bool:
@@ -30,25 +39,16 @@ def experimental(gpu: Gpu | None) -> bool:
 
 
 def supported_gpus() -> str:
-    """For messages."""
-    return ", ".join(f"{capability // 10}.{capability % 10}" for capability in _PREFIXES)
+    """Names of the catalogue's GPUs that have an image for amd64 hosts, for messages."""
+    return ", ".join(gpu.name for gpu in catalogue.gpus().values() if prefix_for(gpu) is not None)
 
 
 def runs(prefix: str, gpu: Gpu | None) -> bool:
     """Whether an image with this tag prefix starts on ``gpu``; TEI compares run-time and compile-time capability."""
-    if gpu is None or prefix == CPU_PREFIX:
-        return gpu is None and prefix == CPU_PREFIX
+    if gpu is None:
+        return prefix in _CPU_PREFIXES.values()
     if prefix == "cuda-":
-        return gpu.capability in _PREFIXES and gpu.capability != 121
+        # Holds builds for 75, 80-89, 90, 100 and 120, and picks one when it starts.
+        return gpu.capability in _PREFIXES and gpu.capability not in _ARM64
     compiled = next((capability for capability, known in _PREFIXES.items() if known == prefix), None)
-    match compiled:
-        case None:
-            return False
-        case 80:
-            return 80 <= gpu.capability <= 89
-        case 86:
-            return 86 <= gpu.capability <= 89
-        case 120:
-            return gpu.capability in {120, 121}
-        case _:
-            return gpu.capability == compiled
+    return compiled is not None and gpu.capability in _STARTS_ON.get(compiled, {compiled})
