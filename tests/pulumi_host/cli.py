@@ -114,12 +114,10 @@ class Gate:
         return os.read(self._file, 4096)
 
 
-def wait_for_exit(pid: int) -> None:
-    """Block until a process that is not our child has ended."""
-    handle = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        assert poll.poll(PATIENCE_SECONDS * 1000), f"process {pid} did not end"
-    finally:
-        os.close(handle)
+def wait_for_exit(handle: int) -> None:
+    """Block until the process of a pidfd has ended, and close the pidfd."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    ended = poll.poll(PATIENCE_SECONDS * 1000)
+    os.close(handle)
+    assert ended, "a process did not end"

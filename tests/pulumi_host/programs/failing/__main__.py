@@ -4,6 +4,8 @@ import sys
 
 import pulumi
 
+SHOWN_TO_THE_USER = 32  # What Pulumi's own executor answers once it has shown the error.
+
 
 class Note(pulumi.CustomResource):
     def __init__(self, name: str) -> None:
@@ -14,7 +16,10 @@ Note("note")
 match pulumi.Config().get("fail"):
     case "exception":
         raise ValueError("no pool fits the model")
-    case "user error":
+    case "run error":
         raise pulumi.RunError("workloads.search.model: unknown model")
+    case "shown":
+        pulumi.log.error("workloads.search.model: unknown model")
+        sys.exit(SHOWN_TO_THE_USER)
     case "exit":
         sys.exit(3)
