@@ -14,6 +14,7 @@ from local.cluster.errors import ClusterError, PartFailedError
 from local.report import Reporter
 
 __all__ = [
+    "PROGRAMS",
     "Cluster",
     "ClusterError",
     "Options",

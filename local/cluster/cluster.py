@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from local.cluster import cgroups, config, forwards, images
+from local.cluster import cgroups, config, dns, forwards, images
 from local.cluster.api import Api
 from local.cluster.config import Configuration, Layout, Options
 from local.cluster.errors import ClusterError, PartFailedError
@@ -139,8 +139,8 @@ class Cluster:
             self._use(dict(programs))
             configuration = self._configure(image_files)
             self._start_namespaces(reporter)
-            self._start_control_plane(reporter, configuration, image_files)
-            self._start_node(reporter, configuration)
+            api_server_started = self._start_control_plane(reporter, configuration, image_files)
+            self._start_clients(reporter, configuration, api_server_started)
             self._start_dns(reporter, image_files)
             self._restore_forwards(reporter)
 
@@ -198,7 +198,7 @@ class Cluster:
             address = self._service_address(namespace, service, port)
             if address is None:
                 raise ClusterError(f"there is no Service {namespace}/{service} with port {port} and a cluster IP")
-            entry = self._ensure_forward(Forward(name, 0, address, port, namespace, service))
+            entry, _ = self._ensure_forward(Forward(name, 0, address, port, namespace, service))
             return f"http://127.0.0.1:{entry.listen}"
 
     def execute(self, command: Sequence[str]) -> int:
@@ -254,7 +254,8 @@ class Cluster:
 
     def _start_control_plane(
         self, reporter: Reporter, configuration: Configuration, image_files: Mapping[str, Path]
-    ) -> None:
+    ) -> bool:
+        """Whether the API server had to be started."""
         etcd = self._launch(reporter, configuration.etcd())
         containerd = self._launch(reporter, configuration.containerd())
         etcd.wait()
@@ -262,14 +263,10 @@ class Cluster:
         containerd.wait()
         self._import(reporter, image_files)
         api_server.wait()
-        forward = self._ensure_forward(Forward(forwards.API_SERVER, 0, "127.0.0.1", config.API_PORT))
+        forward = self._restore_forward(reporter, Forward(forwards.API_SERVER, 0, "127.0.0.1", config.API_PORT))
         kubeconfig = self.pki.kubeconfig("admin", f"https://127.0.0.1:{forward.listen}", self.context)
         write_private(self.layout.kubeconfig, kubeconfig)
-        others = [
-            self._launch(reporter, part) for part in (configuration.controller_manager(), configuration.scheduler())
-        ]
-        for other in others:
-            other.wait()
+        return api_server.child is not None
 
     def _import(self, reporter: Reporter, image_files: Mapping[str, Path]) -> None:
         missing = self.store.missing(image_files)
@@ -279,18 +276,24 @@ class Cluster:
             self.store.load(missing)
             reporter.done(f"{len(missing)} images imported", time.monotonic() - started)
 
-    def _start_node(self, reporter: Reporter, configuration: Configuration) -> None:
+    def _start_clients(self, reporter: Reporter, configuration: Configuration, api_server_started: bool) -> None:
+        """Everything that watches the API server. After it was away, clients that stayed would wait out a back-off
+        that has grown to more than a minute; started again, they work at once.
+        """
         begun = time.time()
-        kubelet = self._launch(reporter, configuration.kubelet())
-        kubelet.wait()
+        controllers = (configuration.controller_manager(), configuration.scheduler())
+        kubelet, *others = (
+            self._launch(reporter, part, again=api_server_started) for part in (configuration.kubelet(), *controllers)
+        )
+        for launch in (*others, kubelet):
+            launch.wait()
         # A kubelet that has just started clears what it does not know of (the GPUs) when it registers again.
         node_check = self._node_check(begun if kubelet.child else 0)
         Launch(reporter, "node", kubelet.log, kubelet.child, node_check).wait()
         self.api.merge(NODE_PATH, {"metadata": {"labels": self.options.node_labels()}})
         gpus = {GPU_RESOURCE: str(self.options.gpus) if self.options.gpus else None}
         self.api.merge(f"{NODE_PATH}/status", {"status": {"capacity": gpus, "allocatable": gpus}})
-        proxy = self._launch(reporter, configuration.proxy())
-        proxy.wait()
+        self._launch(reporter, configuration.proxy(), again=api_server_started).wait()
 
     def _start_dns(self, reporter: Reporter, image_files: Mapping[str, Path]) -> None:
         manifest = COREDNS_MANIFEST.read_text().replace("IMAGE", images.named(image_files, "coredns"))
@@ -305,15 +308,24 @@ class Cluster:
             if address is None:
                 reporter.step(f"{entry.name} is not published: Service {entry.namespace}/{entry.service} is gone")
                 continue
-            self._ensure_forward(Forward(entry.name, 0, address, entry.port, entry.namespace, entry.service))
+            wanted = Forward(entry.name, 0, address, entry.port, entry.namespace, entry.service)
+            self._restore_forward(reporter, wanted)
 
-    def _ensure_forward(self, wanted: Forward) -> Forward:
-        """Start the forward unless it runs; ``listen`` of what is returned is filled in."""
+    def _restore_forward(self, reporter: Reporter, wanted: Forward) -> Forward:
+        known = wanted.name in self._forwards.all()
+        entry, started = self._ensure_forward(wanted)
+        if known and started:
+            part = forwards.part_name(entry.name)
+            reporter.step(f"{part} was not running, started again on 127.0.0.1:{entry.listen}")
+        return entry
+
+    def _ensure_forward(self, wanted: Forward) -> tuple[Forward, bool]:
+        """Start the forward unless it runs. Returns it with ``listen`` filled in, and whether it was started."""
         part = wanted.part()
         running = self.namespaces.parts().get(part.name)
         recorded = self._forwards.all().get(wanted.name)
         if running and recorded and running.spec == part.spec() and self._forward_check(recorded)() is None:
-            return recorded
+            return recorded, False
         if running:
             self.namespaces.end(running)
         with self._forwards.listener(wanted.name) as listener:
@@ -321,16 +333,18 @@ class Cluster:
             entry = Forward(wanted.name, listen, wanted.address, wanted.port, wanted.namespace, wanted.service)
             self._forwards.keep(entry)
             self.namespaces.spawn(part, self.layout.log(part.name), stdin=listener.fileno())
-        return entry
+        return entry, True
 
-    def _launch(self, reporter: Reporter, part: Part) -> Launch:
-        """Start a part unless it runs with today's configuration; say so when it had run before."""
+    def _launch(self, reporter: Reporter, part: Part, again: bool = False) -> Launch:
+        """Start a part unless it runs with today's configuration (``again``: even then); say why it is started."""
         log, check = self.layout.log(part.name), self._endpoint_check(part.name)
         running = self.namespaces.parts().get(part.name)
-        if running and running.spec == part.spec():
+        current = running is not None and running.spec == part.spec()
+        if current and not again:
             return Launch(reporter, part.name, log, None, check)
         if running:
-            reporter.step(f"{part.name}: its configuration changed, starting it again")
+            reason = "the API server was away" if current else "its configuration changed"
+            reporter.step(f"{part.name}: {reason}, starting it again")
             self.namespaces.end(running)
         elif log.exists():
             reporter.step(f"{part.name} was not running, starting it again (its log: {log})")
@@ -379,13 +393,9 @@ class Cluster:
         return check
 
     def _dns_check(self) -> str | None:
-        deployment = self.api.get("/apis/apps/v1/namespaces/kube-system/deployments/coredns")
-        if deployment is None:
-            return "the Deployment coredns does not exist"
-        status = deployment.get("status", {})
-        if status.get("observedGeneration") != deployment["metadata"]["generation"]:
-            return "its Deployment has not been looked at yet"
-        return None if status.get("availableReplicas") else "its pod is not available yet"
+        """Asks through the Service address: the answer needs CoreDNS, the API server and kube-proxy."""
+        name = f"kubernetes.default.svc.{config.CLUSTER_DOMAIN}"
+        return self.namespaces.in_network(lambda: dns.problem(config.DNS_ADDRESS, name))
 
     def _part_status(self, name: str, process: Process | None, check: Check) -> PartStatus:
         log = self.layout.log(name)
@@ -396,7 +406,7 @@ class Cluster:
 
     def _summary(self, name: str) -> str:
         if name != "node":
-            return "available"
+            return f"answers on {config.DNS_ADDRESS}"
         node = self.api.get(NODE_PATH) or {"status": {}}
         gpus = node["status"].get("allocatable", {}).get(GPU_RESOURCE, "0")
         return f"Ready; {gpus} simulated GPUs ({self.options.gpu_product} on the label, no device)"

@@ -12,11 +12,12 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from local.cluster import init
 from local.cluster.errors import ClusterError, PartFailedError
@@ -26,6 +27,8 @@ INIT_TIMEOUT = 20.0  # seconds until mounts and network are prepared
 STOP_TIMEOUT = 30.0  # seconds until every process is gone after init was killed
 PART_VARIABLE = "EMBEDDING_SERVING_CLUSTER_PART"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+T = TypeVar("T")
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -199,9 +202,8 @@ class Namespaces:
             [*self._enter(), *command], check=False, capture_output=True, text=True, env=self._environment()
         )
         if done.returncode:
-            raise ClusterError(
-                f"{Path(command[0]).name} {' '.join(command[1:4])}: {(done.stderr or done.stdout).strip()}"
-            )
+            said = (done.stderr or done.stdout).strip()
+            raise ClusterError(f"{Path(command[0]).name} ended with status {done.returncode}: {said}")
         return done.stdout
 
     def interactive(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -226,12 +228,8 @@ class Namespaces:
             OSError: nothing answers there, or the cluster is not running.
             http.client.HTTPException: what answers does not speak HTTP.
         """
-        pid = self.init_pid()
-        if pid is None:
-            raise ConnectionRefusedError("the cluster is not running")
 
         def exchange() -> tuple[int, bytes]:
-            _join_network(pid)
             if tls:
                 connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                     "127.0.0.1", port, context=tls, timeout=timeout
@@ -245,7 +243,25 @@ class Namespaces:
             finally:
                 connection.close()
 
-        return _in_thread(exchange)
+        return self.in_network(exchange)
+
+    def in_network(self, work: Callable[[], T]) -> T:
+        """Do ``work`` with the cluster's network: sockets it opens are in there.
+
+        Raises:
+            OSError: the cluster is not running, or from ``work``.
+        """
+        pid = self.init_pid()
+        if pid is None:
+            raise ConnectionRefusedError("the cluster is not running")
+
+        def inside() -> T:
+            _join_network(pid)
+            return work()
+
+        # A namespace belongs to a thread, and this one's ends with it.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(inside).result()
 
     def _enter(self) -> list[str]:
         pid = self.init_pid()
@@ -266,25 +282,6 @@ class Namespaces:
             "TMPDIR": init.STATE_INSIDE + "/tmp",  # noqa: S108 (in the private /run)
             "LANG": "C.UTF-8",
         }
-
-
-def _in_thread(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
-    """Run ``work`` in a thread of its own: namespaces belong to threads, and this one's end with it."""
-    result: list[tuple[int, bytes]] = []
-    failure: list[Exception] = []
-
-    def body() -> None:
-        try:
-            result.append(work())
-        except Exception as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
 
 
 def _join_network(pid: int) -> None:

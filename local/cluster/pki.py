@@ -85,9 +85,6 @@ class Pki:
         complete.write_text(listed)
         return True
 
-    def text(self, file: str) -> str:
-        return (self.directory / file).read_text()
-
     def admin_context(self) -> ssl.SSLContext:
         """For requests to the API server as cluster administrator."""
         context = ssl.create_default_context(cafile=str(self.directory / "ca.crt"))
