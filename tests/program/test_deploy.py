@@ -1,35 +1,20 @@
 """What the program registers, under mocks: the plan's values, all of them and nothing else."""
 
-import asyncio
 from typing import Any
 
-import pulumi
 import pytest
 
 from infra.core import plan, settings
 from infra.core.plan import Plan
-from infra.program import deploy
+from infra.program.recording import Recorder, record
 from tests import stacks
-from tests.program import recording
-from tests.program.recording import Recorder
 
 pytestmark = pytest.mark.program
 
 
 def deployed(planned: Plan) -> tuple[Recorder, dict[str, Any]]:
-    """Registers a plan with made-up secrets and waits until everything is registered."""
-    # The mocks look for an event loop, which Python no longer makes by itself.
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    recorder = recording.start()
-    contract: list[dict[str, Any]] = []
-
-    @pulumi.runtime.test
-    def run() -> pulumi.Output[None]:
-        secrets = {key: recording.secret(f"value-of-{key}") for key in ("apiKey", "huggingFaceToken")}
-        return deploy(planned, secrets).apply(contract.append)
-
-    run()
-    return recorder, contract[0]
+    """What is registered for a plan with made-up secrets, and its contract."""
+    return record(planned, {key: f"value-of-{key}" for key in ("apiKey", "huggingFaceToken")})
 
 
 def planned(**changes: Any) -> Plan:

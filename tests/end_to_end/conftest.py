@@ -1,0 +1,62 @@
+"""One embedded cluster for all end-to-end tests, apart from the one of `make up`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local import cluster, images, pulumi_host, toolchain
+from local.cluster import Cluster
+from local.paths import CHECKOUT, state_dir
+from local.report import PlainReporter
+from tests.end_to_end.deployment import STACK, Deployment
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    """The toolchain, built if need be."""
+    return toolchain.ensure(toolchain.ALL, PlainReporter())
+
+
+@pytest.fixture(scope="session")
+def embedded(programs: dict[str, Path]) -> Iterator[Cluster]:
+    """A running cluster that is gone afterwards, whatever happens."""
+    running = Cluster(state_dir() / "e2e" / "cluster", cluster.cluster_id(CHECKOUT / "tests" / "end_to_end"))
+    try:
+        running.up(PlainReporter(), programs, images.ensure(PlainReporter()))
+        yield running
+    finally:
+        running.down(PlainReporter())
+
+
+@pytest.fixture(scope="session")
+def environment(
+    embedded: Cluster, programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Pulumi on a file backend of its own, kubectl and the kubeconfig."""
+    state = tmp_path_factory.mktemp("pulumi")
+    links = state / "bin"
+    links.mkdir()
+    for name in (*toolchain.CLIENT, "pulumi-language-python"):
+        if path := programs.get(name):
+            (links / name).symlink_to(path)
+    return pulumi_host.environment(links, state) | {"KUBECONFIG": str(embedded.layout.kubeconfig)}
+
+
+@pytest.fixture
+def deployment(environment: dict[str, str], tmp_path: Path) -> Iterator[Deployment]:
+    """A stack that does not exist yet, and that is destroyed afterwards."""
+    made = Deployment(tmp_path, environment)
+    done = made.pulumi("stack", "init", stack_file=False)
+    assert done.returncode == 0, done.stdout
+    try:
+        yield made
+    finally:
+        started = time.monotonic()
+        done = made.pulumi("destroy", "--yes", "--skip-preview")
+        removed = made.pulumi("stack", "rm", "--yes", stack_file=False)
+        print(f"{STACK} destroyed in {time.monotonic() - started:.0f} s", file=sys.stderr)
+        assert done.returncode == 0, done.stdout
+        assert removed.returncode == 0, removed.stdout
