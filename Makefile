@@ -45,7 +45,7 @@ lint: $(STAMP) ## Format, lint, types and import rules
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 
 $(STAMP): requirements-bootstrap.lock requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || \

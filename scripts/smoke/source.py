@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from infra.core import contract
 from infra.core.contract import Contract
@@ -52,19 +51,13 @@ def from_file(path: Path) -> Contract:
 
 def _parse(text: str, what: str) -> Contract:
     try:
-        output: Any = json.loads(text)
-    except ValueError:
-        output = None
-    if not isinstance(output, dict):
-        raise CommandError(f"{what} is no contract: run pulumi up from this checkout first")
+        output: object = json.loads(text)
+    except json.JSONDecodeError:
+        raise CommandError(f"{what} is no JSON: run pulumi up from this checkout first") from None
     try:
         return contract.read(output)
     except ValueError as error:
         raise CommandError(f"{what}: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise CommandError(
-            f"{what} is no contract of this version ({error}): run pulumi up from this checkout"
-        ) from None
 
 
 def _why(stack: str, stderr: str) -> str:

@@ -1,0 +1,114 @@
+"""A TEI stand-in on loopback, started with the environment that the plan emits, and the contract that goes with it."""
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from infra.core import contract, plan, settings
+from infra.core.contract import WorkloadContract
+from local import images
+from local.paths import CHECKOUT
+from local.report import PlainReporter
+from scripts.smoke.results import Result
+from scripts.smoke.results import run as run_checks
+from scripts.smoke.tei import TeiService
+from tests import stacks
+
+API_KEY = "the-key-of-this-test"
+#: Gives up on a server that never starts; a start takes about a second.
+_START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running stand-in and what its contract says."""
+
+    contract: WorkloadContract
+    url: str
+    key: str | None
+
+    def promising(self, **changes: Any) -> "Served":
+        """The same server under a contract that says something else; ``limits`` are merged."""
+        limits = self.contract.limits | changes.pop("limits", {})
+        return replace(self, contract=replace(self.contract, limits=limits, **changes))
+
+    def checked(self) -> dict[str, Result]:
+        """All checks, by name."""
+        return {r.check: r for r in run_checks(TeiService(self.contract, self.url, self.key).checks(), self.key)}
+
+
+def planned(**changes: Any) -> tuple[plan.Plan, contract.Contract]:
+    """Plan and contract of the stack ``local`` with changes to its workload."""
+    made = plan.make(settings.load(stacks.local(**changes)), name="local", secrets=["apiKey"])
+    return made, contract.of(made)
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[..., Served]]:
+    """Starts the stand-in as the pod of the stack ``local`` would, with changes to the workload; same ones once."""
+    running: dict[str, Served] = {}
+    with ExitStack() as stack:
+
+        def start(**changes: Any) -> Served:
+            if repr(changes) not in running:
+                running[repr(changes)] = _start(stack, changes)
+            return running[repr(changes)]
+
+        yield start
+
+
+def _start(stack: ExitStack, changes: dict[str, Any]) -> Served:
+    made, agreed = planned(**changes)
+    variables = {variable.name: variable.value or API_KEY for variable in made.workloads[0].engine.env}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables |= {
+        "HOSTNAME": "127.0.0.1",
+        "PORT": str(port),
+        "STAND_IN_MODELS": str(images.model_files(PlainReporter()).parent),
+    }
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    process = stack.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-m", "local.engines.tei"],
+            cwd=CHECKOUT,
+            env=kept | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    )
+    stack.callback(process.terminate)
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(process, said), daemon=True).start()
+    log: list[str] = []
+    while not any("Starting HTTP server" in line for line in log):
+        log.append(said.get(timeout=_START_SECONDS))
+        assert log[-1], "the stand-in ended before it was ready:\n" + "".join(log)
+    workload = agreed.workloads[0]
+    return Served(workload, f"http://127.0.0.1:{port}", API_KEY if workload.api_key_secret else None)
+
+
+def _read(process: "subprocess.Popen[str]", said: "queue.Queue[str]") -> None:
+    for line in process.stdout or ():
+        said.put(line)
+    said.put("")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of loopback on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port

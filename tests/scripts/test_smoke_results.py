@@ -1,0 +1,89 @@
+"""What a report says, and to whom."""
+
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from scripts.smoke import results
+from scripts.smoke.results import Check, NotProvenError, Report, Status, UnmetError, UnreachableError, WorkloadResults
+from tests.scripts.conftest import planned
+
+pytestmark = pytest.mark.core
+
+
+def _good() -> str:
+    return "all is well"
+
+
+def _unknown() -> str:
+    raise NotProvenError("nobody knows")
+
+
+def _bad() -> str:
+    raise UnmetError("wrong <answer>\nwith a\x00 second line", "turn it off and on")
+
+
+def _gone() -> str:
+    raise UnreachableError("no answer", "start it")
+
+
+def _report(*checks: Check) -> Report:
+    _, agreed = planned()
+    return Report(agreed, [WorkloadResults(agreed.workloads[0], tuple(results.run(checks)))])
+
+
+def test_only_a_failed_check_fails_the_test() -> None:
+    assert not _report(Check("a", _good), Check("b", _unknown)).failed
+    assert _report(Check("a", _good), Check("b", _bad)).failed
+
+
+def test_what_is_not_proven_is_not_counted_as_passed() -> None:
+    report = _report(Check("a", _good), Check("b", _unknown), Check("c", _bad))
+    assert [report.count(status) for status in Status] == [1, 1, 1]
+    assert report.summary() == "1 passed, 1 failed, 1 not proven"
+
+
+def test_after_no_answer_the_rest_is_not_proven_and_does_not_run() -> None:
+    found = results.run([Check("a", _good), Check("b", _gone), Check("c", _good)])
+    assert [result.status for result in found] == [Status.PASSED, Status.FAILED, Status.NOT_PROVEN]
+    assert found[2].found == "not run: b failed"
+
+
+def test_a_secret_is_taken_out_of_what_was_found() -> None:
+    (result,) = results.run([Check("a", lambda: "the server said s3cret")], secret="s3cret")
+    assert result.found == "the server said (the API key)"
+
+
+def test_an_answer_of_any_length_becomes_one_readable_line() -> None:
+    (result,) = results.run([Check("a", lambda: "word\n" * 1000)])
+    assert len(result.found) == 300
+    assert "\n" not in result.found
+
+
+def test_json_says_which_engine_is_a_stand_in_and_has_every_check() -> None:
+    told = json.loads(json.dumps(_report(Check("a", _good), Check("b", _bad)).to_dict()))
+    assert told["passed"] is False
+    assert told["counts"] == {"passed": 1, "failed": 1, "not proven": 0}
+    (workload,) = told["workloads"]
+    assert workload["stand_in"] is True
+    assert [check["status"] for check in workload["checks"]] == ["passed", "failed"]
+    assert workload["checks"][1]["next_step"] == "turn it off and on"
+
+
+def test_junit_has_a_case_per_check_with_failures_and_skips() -> None:
+    root = ET.fromstring(_report(Check("a", _good), Check("b", _unknown), Check("c", _bad)).junit())  # noqa: S314
+    (suite,) = root
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    assert "STAND-IN" in str(suite.get("name"))
+    kinds = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert kinds == {"a": ["system-out"], "b": ["skipped"], "c": ["failure"]}
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("message", "").startswith("wrong <answer> with a")
+    assert failure.text == "turn it off and on"
+
+
+def test_the_table_says_that_a_stand_in_is_one() -> None:
+    (table,) = _report(Check("a", _good)).tables()
+    assert "STAND-IN for tei 1.9.3" in table.title
