@@ -77,7 +77,10 @@ class CentralizedWorkload(pulumi.ComponentResource):
             name,
             metadata=self._metadata(),
             spec=policy.PodDisruptionBudgetSpecArgs(
-                max_unavailable=1, selector=meta.LabelSelectorArgs(match_labels=workload.selector)
+                max_unavailable=1,
+                # A pod that never becomes ready would otherwise keep its node from draining.
+                unhealthy_pod_eviction_policy="AlwaysAllow",
+                selector=meta.LabelSelectorArgs(match_labels=workload.selector),
             ),
             opts=self._child(),
         )
