@@ -4,7 +4,7 @@ The policy pack (policies/) and `make check` run the same rules. Object rules ju
 are deployed together. docs/policies.md lists them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from infra.core.rules.images import IMAGE_AND_GPU, IMAGE_VERSION
 from infra.core.rules.objects import UNKNOWN, Object
@@ -22,12 +22,15 @@ from infra.core.rules.rule import (
     judge_object,
     judge_set,
     level,
+    unknown_between,
+    unknown_in,
 )
 from infra.core.rules.scaling import ONE_SCALER, REPLICAS_BESIDE_SCALER, SCALING_SIGNAL
 from infra.core.rules.services import DISRUPTION_BUDGET, MONITOR_REACHES_SERVICE
 from infra.core.rules.tei import BATCH_AND_CONCURRENCY, ENGINE_SETTINGS
 
 __all__ = [
+    "ALL",
     "ENVIRONMENTS",
     "OBJECT_RULES",
     "SET_RULES",
@@ -45,6 +48,8 @@ __all__ = [
     "judge_object",
     "judge_set",
     "level",
+    "unknown_between",
+    "unknown_in",
 ]
 
 OBJECT_RULES: tuple[ObjectRule, ...] = (
@@ -63,13 +68,14 @@ OBJECT_RULES: tuple[ObjectRule, ...] = (
 SET_RULES: tuple[SetRule, ...] = (REPLICAS_BESIDE_SCALER, ONE_SCALER, MONITOR_REACHES_SERVICE, DISRUPTION_BUDGET)
 
 
-def judge(given: Sequence[Object], rules: Iterable[Rule] = (*OBJECT_RULES, *SET_RULES)) -> list[Violation]:
+ALL: tuple[Rule, ...] = (*OBJECT_RULES, *SET_RULES)
+
+
+def judge(given: Sequence[Object]) -> list[Violation]:
     """Every violation among objects that are deployed together, and what could not be judged (`unknown-values`)."""
-    verdicts: list[Verdict] = []
-    for rule in rules:
-        if isinstance(rule, SetRule):
-            verdicts.append(judge_set(rule, given))
-        else:
-            verdicts.extend(judge_object(rule, one) for one in given)
+    verdicts = [judge_object(rule, one) for rule in OBJECT_RULES for one in given]
+    verdicts += [judge_set(rule, given) for rule in SET_RULES]
     found = [violation for verdict in verdicts for violation in verdict.violations]
-    return found + [verdict.unknown for verdict in verdicts if verdict.unknown]
+    for one in given:
+        found += unknown_in(OBJECT_RULES, one)
+    return found + unknown_between(SET_RULES, given)

@@ -35,7 +35,8 @@ class _Object(Mapping[str, Any]):
         self._path = path
 
     def __getitem__(self, key: str) -> Any:
-        return _guarded(self._values[key], f"{self._path}.{key}".lstrip("."))
+        separator = "" if not self._path or self._path.endswith(" ") else "."
+        return _guarded(self._values[key], f"{self._path}{separator}{key}")
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
@@ -69,9 +70,9 @@ def _guarded(value: Any, path: str) -> Any:
     return _List(value, path) if isinstance(value, list | tuple) else value
 
 
-def guarded(given: Object) -> Object:
-    """``given`` as rules read it: reading an unknown value raises UnknownValueError."""
-    return _Object(given, "")
+def guarded(given: Object, path: str = "") -> Object:
+    """``given`` as rules read it: reading an unknown value raises UnknownValueError, with ``path`` in front."""
+    return _Object(given, path)
 
 
 def title(given: Object) -> str:

@@ -1,5 +1,6 @@
 """What a rule is, and what it says."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,13 +80,13 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule says. ``unknown`` is set when it could not be judged to the end: a path, and the rule's own id."""
+    """What a rule says. ``unknown`` is the place of the value for want of which it could not be judged to the end."""
 
     violations: tuple[Violation, ...]
-    unknown: Violation | None = None
+    unknown: str | None = None
 
 
-#: Id of the rule that reports what others could not judge.
+#: Id under which it is reported what rules could not judge.
 UNKNOWN_VALUES = "unknown-values"
 
 
@@ -96,27 +97,41 @@ def judge_object(rule: ObjectRule, given: Object) -> Verdict:
         for finding in rule.check(objects.guarded(given)):
             violations.append(Violation(rule.id, given, finding))
     except UnknownValueError as unknown:
-        return Verdict(tuple(violations), _unknown(rule, given, unknown.path))
+        return Verdict(tuple(violations), unknown.path)
     return Verdict(tuple(violations))
 
 
 def judge_set(rule: SetRule, given: Sequence[Object]) -> Verdict:
-    """What ``rule`` says of objects that are deployed together."""
-    as_read = [objects.guarded(one) for one in given]
+    """What ``rule`` says of objects that are deployed together. ``unknown`` starts with the title of an object."""
+    as_read = [objects.guarded(one, f"{objects.title(one)}: ") for one in given]
     originals = {id(read): original for read, original in zip(as_read, given, strict=True)}
     violations: list[Violation] = []
     try:
         for subject, finding in rule.check(as_read):
             violations.append(Violation(rule.id, originals[id(subject)], finding))
     except UnknownValueError as unknown:
-        return Verdict(tuple(violations), _unknown(rule, {"kind": "one of the objects"}, unknown.path))
+        return Verdict(tuple(violations), unknown.path)
     return Verdict(tuple(violations))
 
 
-def _unknown(rule: Rule, subject: Object, path: str) -> Violation:
-    finding = Finding(
-        path,
-        f"rule {rule.id} cannot judge this: the value is not known before another resource exists",
-        "Give it as a plain value, not as an output of a resource",
-    )
-    return Violation(UNKNOWN_VALUES, subject, finding)
+def unknown_in(rules: Iterable[ObjectRule], given: Object) -> list[Violation]:
+    """The values of one object that ``rules`` need and that are not known, each once."""
+    return _unknown(given, ((rule.id, judge_object(rule, given).unknown) for rule in rules))
+
+
+def unknown_between(rules: Iterable[SetRule], given: Sequence[Object]) -> list[Violation]:
+    """The same of objects that are deployed together; the subject is the whole stack."""
+    return _unknown({"kind": "Stack"}, ((rule.id, judge_set(rule, given).unknown) for rule in rules))
+
+
+def _unknown(subject: Object, found: Iterable[tuple[str, str | None]]) -> list[Violation]:
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for rule, path in found:
+        if path is not None:
+            wanted[path].append(rule)
+    problem = "not known before another resource exists, so that nobody can judge"
+    fix = "Give it as a plain value, not as an output of a resource"
+    return [
+        Violation(UNKNOWN_VALUES, subject, Finding(path, f"{problem} {', '.join(names)}", fix))
+        for path, names in wanted.items()
+    ]

@@ -1,0 +1,130 @@
+"""Writes what a stack puts into the cluster to manifests/<stack>/, one file per object, for review and for diffs.
+
+Runs the program on a recording mock: no cluster, no Pulumi CLI, no passphrase. Secret values are not read; a marker
+stands in their place.
+"""
+
+import argparse
+import difflib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.core.plan import Plan
+from infra.program.recording import SUFFIX, record
+from local.paths import CHECKOUT
+from scripts import plan as plans
+from scripts import stackfile
+from scripts.command import CommandError, run
+
+FOLDER = CHECKOUT / "manifests"
+#: Base64 of no key, and it says why.
+REDACTED = "REDACTED: a secret value, never rendered"
+
+_EXAMPLE = """example:
+  make render STACK=local
+  python -m scripts.render --stack local --check
+"""
+
+
+def objects(plan: Plan) -> list[dict[str, Any]]:
+    """The Kubernetes objects of a plan with every secret value replaced. Raises CommandError where one has no form."""
+    # The values are made up, so that a leak shows this marker and not a key.
+    recorder, _ = record(plan, dict.fromkeys(_secret_keys(plan), REDACTED))
+    try:
+        return recorder.objects(secret=REDACTED)
+    except ValueError as error:
+        raise CommandError(f"{error}: see infra/program/recording.py") from None
+
+
+def _secret_keys(plan: Plan) -> set[str]:
+    return {key for workload in plan.workloads if workload.secret for key in workload.secret.keys}
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """File name -> text of every object of a plan, the same from run to run."""
+    made = objects(plan)
+    short = Counter(_short_name(one) for one in made)
+    rendered: dict[str, str] = {}
+    for one in made:
+        name = _short_name(one)
+        if short[name] > 1:
+            name = f"{one['kind'].lower()}-{one['metadata'].get('namespace', 'default')}-{one['metadata']['name']}"
+        if f"{name}.yaml" in rendered:
+            raise CommandError(f"two objects would be manifests/{plan.stack}/{name}.yaml: give one another name")
+        rendered[f"{name}.yaml"] = _text(plan.stack, one)
+    return dict(sorted(rendered.items()))
+
+
+def _short_name(one: dict[str, Any]) -> str:
+    # A name of RBAC may hold a colon, which some file systems refuse.
+    return f"{one['kind']}-{one['metadata']['name']}".lower().replace(":", "-").removesuffix(SUFFIX)
+
+
+def _text(stack: str, one: dict[str, Any]) -> str:
+    notes = [f"Rendered by `make render STACK={stack}` from stacks/Pulumi.{stack}.yaml; changes here are overwritten."]
+    if one["metadata"]["name"].endswith(SUFFIX):
+        notes.append(f"{SUFFIX} stands for the random suffix that Pulumi gives this object.")
+    body = yaml.safe_dump(one, sort_keys=True, default_flow_style=False, width=120, allow_unicode=True)
+    return "".join(f"# {note}\n" for note in notes) + body
+
+
+def write(plan: Plan, folder: Path) -> None:
+    """Makes ``folder`` hold the rendered files and no other."""
+    rendered = files(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in set(_existing(folder)) - set(rendered):
+        (folder / stale).unlink()
+    for name, text in rendered.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def differences(plan: Plan, folder: Path) -> list[str]:
+    """A unified diff between the files in ``folder`` and what the program renders now; empty when they are equal."""
+    rendered, there = files(plan), _existing(folder)
+    lines: list[str] = []
+    for name in sorted({*rendered, *there}):
+        lines += difflib.unified_diff(
+            there.get(name, "").splitlines(keepends=True),
+            rendered.get(name, "").splitlines(keepends=True),
+            f"manifests/{plan.stack}/{name}",
+            f"rendered/{plan.stack}/{name}",
+        )
+    return lines
+
+
+def _existing(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.render",
+        description=__doc__,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--stack", nargs="+", default=stackfile.names(), help="stacks to render (default: every stack that has a file)"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when manifests/ differs")
+    arguments = parser.parse_args()
+    stale = []
+    for name in arguments.stack:
+        plan = plans.of(name)
+        if not arguments.check:
+            write(plan, FOLDER / name)
+            print(f"manifests/{name}: {len(_existing(FOLDER / name))} objects")
+        elif lines := differences(plan, FOLDER / name):
+            sys.stdout.writelines(lines)
+            stale.append(name)
+    if stale:
+        raise CommandError(f"manifests/ is not what the program renders: run make render STACK={' '.join(stale)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
