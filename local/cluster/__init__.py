@@ -26,6 +26,7 @@ __all__ = [
     "kubeconfig_path",
     "of_checkout",
     "publish",
+    "require_root_on_linux",
     "status",
     "up",
 ]

@@ -272,9 +272,10 @@ class Cluster:
         missing = self.store.missing(image_files)
         if missing:
             started = time.monotonic()
-            reporter.step(f"importing {len(missing)} images: {', '.join(missing)}")
+            size = sum(tar.stat().st_size for tar in set(missing.values())) / 1e6
+            reporter.step(f"importing {size:.0f} MB of images under {len(missing)} names")
             self.store.load(missing)
-            reporter.done(f"{len(missing)} images imported", time.monotonic() - started)
+            reporter.done("images", time.monotonic() - started)
 
     def _start_clients(self, reporter: Reporter, configuration: Configuration, api_server_started: bool) -> None:
         """Everything that watches the API server. After it was away, clients that stayed would wait out a back-off
@@ -306,7 +307,10 @@ class Cluster:
                 continue
             address = self._service_address(entry.namespace, entry.service, entry.port)
             if address is None:
-                reporter.step(f"{entry.name} is not published: Service {entry.namespace}/{entry.service} is gone")
+                reporter.step(f"{entry.name} is published no more: Service {entry.namespace}/{entry.service} is gone")
+                if running := self.namespaces.parts().get(forwards.part_name(entry.name)):
+                    self.namespaces.end(running)
+                self._forwards.forget(entry.name)
                 continue
             wanted = Forward(entry.name, 0, address, entry.port, entry.namespace, entry.service)
             self._restore_forward(reporter, wanted)
@@ -395,7 +399,10 @@ class Cluster:
     def _dns_check(self) -> str | None:
         """Asks through the Service address: the answer needs CoreDNS, the API server and kube-proxy."""
         name = f"kubernetes.default.svc.{config.CLUSTER_DOMAIN}"
-        return self.namespaces.in_network(lambda: dns.problem(config.DNS_ADDRESS, name))
+        try:
+            return self.namespaces.in_network(lambda: dns.problem(config.DNS_ADDRESS, name))
+        except OSError as error:
+            return f"no answer from {config.DNS_ADDRESS} ({error})"
 
     def _part_status(self, name: str, process: Process | None, check: Check) -> PartStatus:
         log = self.layout.log(name)

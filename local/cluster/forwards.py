@@ -48,7 +48,12 @@ class Forwards:
         return {name: Forward(**fields) for name, fields in json.loads(self._record.read_text()).items()}
 
     def keep(self, entry: Forward) -> None:
-        entries = self.all() | {entry.name: entry}
+        self._write(self.all() | {entry.name: entry})
+
+    def forget(self, name: str) -> None:
+        self._write({known: entry for known, entry in self.all().items() if known != name})
+
+    def _write(self, entries: dict[str, Forward]) -> None:
         write_private(self._record, json.dumps({name: asdict(e) for name, e in entries.items()}, indent=1))
 
     def listener(self, name: str) -> socket.socket:

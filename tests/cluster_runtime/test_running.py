@@ -135,6 +135,9 @@ def test_a_service_is_reached_by_name_from_a_pod_and_from_the_host_once_publishe
     kubectl("delete", "service", "ready", "-n", "kube-system")
     with pytest.raises(ClusterError, match="there is no Service kube-system/ready with port 80"):
         running.publish("ready", "kube-system", "ready", 80)
+    assert kit.up(running).steps == ["ready is published no more: Service kube-system/ready is gone"]
+    with pytest.raises(requests.ConnectionError):
+        requests.get(url, timeout=5)
 
 
 def _task_pid(kit: Kit, running: Cluster, container: str) -> str:
@@ -159,6 +162,18 @@ def test_a_part_that_died_is_shown_and_started_again(kit: Kit, running: Cluster,
     assert node["status"]["allocatable"]["nvidia.com/gpu"] == "2"
     uids = {entry["metadata"]["uid"] for entry in kubectl.get("pods", "-A")["items"]}
     assert {entry["metadata"]["uid"] for entry in before} <= uids
+
+
+def test_after_a_reboot_up_brings_back_what_was_there(kit: Kit, running: Cluster, kubectl: Kubectl) -> None:
+    """Killing init is what a reboot does: no process and no mount is left, only the state directory."""
+    kubectl("create", "configmap", "kept", "-n", "default")
+    server = yaml.safe_load(running.layout.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    running.namespaces.stop()
+    assert not any(entry.healthy for entry in running.status())
+    kit.up(running)
+    assert [entry for entry in running.status() if not entry.healthy] == []
+    assert yaml.safe_load(running.layout.kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == server
+    kubectl("delete", "configmap", "kept", "-n", "default")
 
 
 def test_a_changed_option_restarts_the_part_that_reads_it(kit: Kit, running: Cluster) -> None:
