@@ -10,7 +10,7 @@ RUN := .venv/bin/python -m
 # Another lock is another stamp, so a stale environment is brought up to date by whatever is run next.
 STAMP := .venv/.installed-$(shell cat requirements-bootstrap.lock requirements.lock pyproject.toml | cksum | tr -cd 0-9)
 
-.PHONY: help up down status plan smoke shell toolchain test lint
+.PHONY: help up down status plan smoke capacity shell toolchain test lint
 
 help: ## This list
 	@echo "make TARGET [STACK=$(STACK)] [TIER=core] [ARGS=--help]"
@@ -30,6 +30,9 @@ plan: $(STAMP) ## What STACK would deploy, and why each value became what it is
 
 smoke: $(STAMP) ## Test what is deployed of STACK, in any cluster
 	@$(RUN) scripts.smoke --stack $(STACK) $(ARGS)
+
+capacity: $(STAMP) ## What a load needs on which GPU, without a stack: ARGS="--model BAAI/bge-m3 --tokens 512 --docs-per-second 100"
+	@$(RUN) scripts.capacity $(ARGS)
 
 shell: $(STAMP) ## A shell with kubectl and pulumi for the embedded cluster
 	@$(RUN) scripts.shell $(ARGS)
