@@ -5,8 +5,8 @@ from pathlib import Path
 
 from local import cluster, pulumi_host, toolchain
 from local.paths import state_dir
+from scripts.access import Access
 from scripts.command import CommandError
-from scripts.smoke.cluster import Access
 
 #: The stack that belongs to the embedded cluster.
 STACK = "local"

@@ -11,7 +11,7 @@ from scripts import console, embedded
 from scripts.command import CommandError, run
 from scripts.console import Table
 from scripts.smoke import source
-from scripts.smoke.cluster import Cluster
+from scripts.smoke.cluster import DeployedWorkload
 from scripts.smoke.results import UnmetError
 
 _EXAMPLE = """example:
@@ -52,12 +52,11 @@ def _workloads() -> bool:
     except CommandError as error:
         print(f"No workloads: {error}")
         return True
-    found = Cluster(embedded.access())
     rows: list[tuple[object, ...]] = []
     well = True
     for workload in contract.workloads:
         try:
-            state = found.pods(workload)
+            state = DeployedWorkload(workload, embedded.access()).pods()
         except UnmetError as error:
             well, state = False, f"{error}; {error.next_step}"
         rows.append((workload.name, f"{workload.engine} {workload.version}", workload.stand_in, state))

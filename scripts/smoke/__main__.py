@@ -11,9 +11,9 @@ from typing import Any
 
 from infra.core.contract import Contract
 from scripts import embedded, stackfile
+from scripts.access import Access
 from scripts.command import run
 from scripts.smoke import source
-from scripts.smoke.cluster import Access
 from scripts.smoke.run import show, test, write
 
 _EXAMPLE = """examples:

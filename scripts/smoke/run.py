@@ -5,9 +5,10 @@ from pathlib import Path
 
 from infra.core.contract import Contract, WorkloadContract
 from scripts import console
+from scripts.access import Access, ForwardError
 from scripts.command import CommandError
-from scripts.smoke.cluster import Access, Cluster
-from scripts.smoke.results import Check, NotProvenError, Report, Result, Status, UnmetError, WorkloadResults, run
+from scripts.smoke.cluster import DeployedWorkload
+from scripts.smoke.results import Check, NotProvenError, Report, Result, UnmetError, WorkloadResults, run
 from scripts.smoke.tei import TeiService
 
 
@@ -18,25 +19,30 @@ def test(contract: Contract, access: Access) -> Report:
     """
     if not contract.workloads:
         raise CommandError(f"the contract of stack {contract.stack} has no workloads: nothing to test")
-    cluster = Cluster(access)
-    return Report(contract, [WorkloadResults(w, tuple(_workload(cluster, w))) for w in contract.workloads])
+    return Report(contract, [WorkloadResults(w, tuple(_workload(w, access))) for w in contract.workloads])
 
 
-def _workload(cluster: Cluster, workload: WorkloadContract) -> list[Result]:
+def _workload(workload: WorkloadContract, access: Access) -> list[Result]:
     if workload.replicas == 0:
         return run([Check("pods", _scaled_to_zero)])
-    results = run(cluster.checks(workload))
+    deployed = DeployedWorkload(workload, access)
+    results = run(deployed.checks())
     if workload.engine != "tei":
         return [*results, *run([Check("engine", lambda: _unknown_engine(workload.engine))])]
-    key = None
-    if workload.api_key_secret and workload.api_key_secret_key:
-        key = cluster.secret(workload.namespace, workload.api_key_secret, workload.api_key_secret_key)
+    key = deployed.api_key()
     try:
-        with cluster.forward(workload.namespace, workload.service, workload.service_port) as url:
-            results += run(TeiService(workload, url, key).checks(), secret=key)
-    except UnmetError as error:
-        results.append(Result("port-forward", Status.FAILED, str(error), error.next_step, 0.0))
-    return results
+        with access.forward(workload.namespace, workload.service, workload.service_port) as url:
+            return [*results, *run(TeiService(workload, url, key).checks(), secret=key)]
+    except ForwardError as error:
+        said = str(error)
+        return [*results, *run([Check("port-forward", lambda: _no_forward(workload, said))])]
+
+
+def _no_forward(workload: WorkloadContract, said: str) -> str:
+    raise UnmetError(
+        f"kubectl port-forward to Service {workload.service}: {said}",
+        "is one of its pods Running (see pods), and may this user create pods/portforward?",
+    )
 
 
 def _scaled_to_zero() -> str:
