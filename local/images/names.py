@@ -14,10 +14,11 @@ COREDNS = "built.local/coredns:1.15.0"
 #: The TEI stand-in (local/engines/tei) takes the official image's place under this repository, with the official tags.
 TEI_REPOSITORY = "stand-in.local/huggingface/text-embeddings-inference"
 
-#: Tag prefixes of the official image, one per GPU generation, and of the CPU build. All of them name the one stand-in.
-#: Source: supported hardware table of text-embeddings-inference 1.9 (README, "Docker Images").
-TEI_PREFIXES = ("turing-", "", "86-", "89-", "hopper-", "100-", "120-", "cpu-")
+#: Tag prefixes of the official image, one per GPU generation, and of the CPU builds. All of them name the one stand-in.
+#: Source: docs/source/en/supported_models.md of text-embeddings-inference 1.9. A test compares with the plan.
+TEI_PREFIXES = ("turing-", "", "86-", "89-", "hopper-", "100-", "120-", "121-", "cuda-", "cpu-", "cpu-arm64-")
 
+#: The release whose recordings the stand-in is held to; a stack that pins another one has no image here.
 TEI_VERSION = "1.9.3"
 
 TEI_NAMES = tuple(f"{TEI_REPOSITORY}:{prefix}{TEI_VERSION}" for prefix in TEI_PREFIXES)

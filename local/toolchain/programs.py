@@ -54,7 +54,7 @@ GO_PROGRAMS: tuple[GoProgram | GoModuleFile, ...] = (
     _kubernetes("kubectl", 20),
     GoProgram("pause", MODULES / "pause", ".", usual_seconds=2),
     GoProgram(
-        "coredns", MODULES / "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns", usual_seconds=120
+        "coredns", MODULES / "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns", usual_seconds=180
     ),
     GoProgram(
         "pulumi",
@@ -62,7 +62,7 @@ GO_PROGRAMS: tuple[GoProgram | GoModuleFile, ...] = (
         "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
         "github.com/pulumi/pulumi/pkg/v3",
         ldflags="-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{version}",
-        usual_seconds=220,
+        usual_seconds=400,
     ),
     GoModuleFile(
         "pulumi-language-python-exec",

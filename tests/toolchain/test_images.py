@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from infra.core import catalogue
+from infra.core.engines.tei.images import VERSIONS, prefix_for
 from local import images
 from local.images import engine, names
 from local.images.oci import ImageConfig, write_image, write_layer
@@ -106,6 +108,12 @@ def test_every_locked_package_has_a_hash_and_no_index_address() -> None:
         assert "://" not in text
 
 
+def test_the_stand_in_has_a_name_for_every_image_that_a_plan_chooses() -> None:
+    chosen = {prefix_for(gpu, arch) for gpu in (None, *catalogue.gpus().values()) for arch in ("amd64", "arm64")}
+    assert chosen - {None} <= set(names.TEI_PREFIXES)
+    assert VERSIONS[-1] == names.TEI_VERSION
+
+
 @pytest.fixture(scope="module")
 def stand_in() -> Path:
     """The engine image out of the user's cache, built if it is not there."""
@@ -126,7 +134,7 @@ def unpacked(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         path = root.parent / f"layer{number}.tar"
         path.write_bytes(layer)
         with tarfile.open(path) as archive:
-            archive.extractall(root, filter="fully_trusted")  # our own image, with its real modes
+            archive.extractall(root, filter="fully_trusted")  # noqa: S202 (our own image, with its real modes)
         path.unlink()
     return root, config["config"]
 
