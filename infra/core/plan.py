@@ -1,5 +1,6 @@
 """Settings and catalogue in, values out. Every choice and every refusal happens here; components only write it down."""
 
+import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -165,6 +166,10 @@ class _Planner:
         self.secrets = secrets
         self.refusals: list[Refusal] = []
         self.models = dict(catalogue.models())
+        #: Places of the stack file's own models.
+        self.places: dict[str, str] = {}
+        #: Revisions by model id: commits of the catalogue, and whatever the stack file names for its own models.
+        self.revisions = {model.id: model.revision for model in self.models.values()}
 
     def refuse(self, path: str, given: object, allowed: str, why: str) -> None:
         self.refusals.append(Refusal(f"stack.{path}", quoted(given), allowed, why))
@@ -249,6 +254,8 @@ class _Planner:
                     f"{path}.kind is {model.kind}.",
                 )
             self.models.setdefault(model.id, _custom(model))
+            self.revisions.setdefault(model.id, model.revision)
+            self.places.setdefault(model.id, f"stack.{path}")
 
     def _pools(self) -> dict[str, _Pool]:
         self._unique("nodePools", [pool.name for pool in self.stack.node_pools])
@@ -334,21 +341,26 @@ class _Planner:
             self.refuse(
                 f"{path}.model",
                 workload.model,
-                "a model of the catalogue (infra/core/catalogue/models.yaml) or of stack.models",
-                "Size, kind and limits of the model have to be known.",
+                self._known_models(workload.model),
+                "Size, kind and limits of a model have to be known.",
             )
         pool = pools.get(workload.pool)
         if pool is None:
             known = ", ".join(f"{found.settings.name} ({found.path}.name)" for found in pools.values())
-            self.refuse(f"{path}.pool", workload.pool, known, "No pool has this name.")
+            self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
         if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
         secret_name = f"{workload.name}-keys"
+        revision = workload.revision or self.revisions[model.id]
         engine, refusals = tei.describe(
             tei.Request(
                 path=f"stack.{path}",
                 workload=workload,
                 model=model,
+                model_name=f"model {model.id} ({place})"
+                if (place := self.places.get(model.id))
+                else f"model {model.id}",
+                revision=revision,
                 pool_path=pool.path,
                 gpu=pool.gpu,
                 arch=pool.arch,
@@ -376,7 +388,7 @@ class _Planner:
                 kind=model.kind.value,
                 dimension=model.dimension,
                 max_tokens=model.max_tokens,
-                revision=workload.revision or model.revision or "main",
+                revision=revision or "main",
             ),
             image=_image(engine, self.stack.images),
             stand_in=self.stack.images.stand_in_registry is not None,
@@ -392,6 +404,20 @@ class _Planner:
             secret=PlannedSecret(secret_name, keys) if keys else None,
             budgets=budgets,
             reasons=tuple(reasons),
+        )
+
+    def _known_models(self, given: str) -> str:
+        near = difflib.get_close_matches(given, self.models, n=2)
+        own = [f"{model} ({place}.id)" for model, place in self.places.items()]
+        return (
+            ", ".join(
+                [
+                    *(model for model in near if model not in self.places),
+                    *own,
+                    "others of infra/core/catalogue/models.yaml",
+                ]
+            )
+            + ", or one that stack.models describes"
         )
 
     def _rollout(self, path: str, workload: TeiWorkload, reasons: list[Reason]) -> None:
@@ -446,7 +472,8 @@ class _Planner:
                     f"{path}.resources.{resource}",
                     f"{needs}{unit}",
                     f"{offers}{unit} at most, or a pool with bigger nodes",
-                    f"A node of pool {workload.pool} ({_offer(pool)}) offers no more, so the pod would stay Pending.",
+                    f"{_offer(pool, resource)} is what a node of pool {workload.pool} offers, so the pod would stay "
+                    "Pending.",
                 )
 
     def _pool_fit(self, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
@@ -455,22 +482,25 @@ class _Planner:
         if nodes and node and all(_fits(node, workload) for workload in here):
             steady, rolling = _nodes_for(node, here, surge=False), _nodes_for(node, here, surge=True)
             pods = sum(workload.replicas for workload in here)
-            names = ", ".join(f"{workload.name}: {workload.replicas}" for workload in here)
+            places = {planned.name: f"serving[{at}]" for at, planned in enumerate(self.stack.serving)}
+            names = ", ".join(f"{places[w.name]}.replicas: {w.replicas}" for w in here)
+            surges = ", ".join(f"{places[w.name]}.rollout.maxSurge: {w.max_surge}" for w in here if w.max_surge)
+            offer = f"{nodes} nodes with {node.cpu} CPU, {node.memory} and {node.gpus} GPUs ({_offer(pool)})"
             path = f"{pool.path.removeprefix('stack.')}.nodes"
             if steady > nodes:
                 self.refuse(
                     path,
                     nodes,
                     f"{steady} or more, fewer replicas, or smaller resources",
-                    f"{pods} pods ({names}) do not fit {nodes} x {_offer(pool)}: the last ones would stay Pending.",
+                    f"{pods} pods ({names}) do not fit {offer}: the last ones would stay Pending.",
                 )
             elif rolling > nodes:
                 self.refuse(
                     path,
                     nodes,
                     f"{rolling} or more, or rollout.maxSurge: 0",
-                    f"{pods} pods ({names}) fit {nodes} x {_offer(pool)}, but a rollout starts new ones beside them "
-                    "(rollout.maxSurge): they would stay Pending and the old ones would be kept.",
+                    f"{pods} pods ({names}) fit {offer}, but a rollout starts new ones beside them "
+                    f"({surges}): they would stay Pending and the old ones would be kept.",
                 )
         return PlannedPool(
             name=pool.settings.name,
@@ -481,11 +511,11 @@ class _Planner:
         )
 
 
-def _offer(pool: _Pool) -> str:
-    """What a node offers, and where the stack file says so."""
-    assert pool.node is not None  # noqa: S101 - asked for pools with a known node only
-    source = "instanceType" if pool.settings.instance_type else "allocatable"
-    return f"{pool.path}.{source}: {pool.node.cpu} CPU, {pool.node.memory}, {pool.node.gpus} GPUs"
+def _offer(pool: _Pool, resource: str = "") -> str:
+    """Where the stack file says what a node offers."""
+    if pool.settings.instance_type:
+        return f"{pool.path}.instanceType"
+    return f"{pool.path}.allocatable" + (f".{resource}" if resource else "")
 
 
 def _fits(node: Allocatable, workload: Workload) -> bool:

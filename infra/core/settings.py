@@ -6,7 +6,7 @@ models. Choices are made in the plan, not here: an absent value stays None and t
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -282,7 +282,7 @@ def load(given: object) -> Stack:
 
     ``given`` is what YAML holds: dicts, lists, strings, numbers. Raises RefusedError with one line per mistake.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise RefusedError(
             [
                 Refusal(
@@ -333,7 +333,7 @@ def schema() -> dict[str, Any]:
 
 def _tuples(value: Any) -> Any:
     """Lists become tuples: strict validation wants the frozen form, YAML knows lists only."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return tuple(_tuples(item) for item in value)
@@ -344,7 +344,7 @@ def _unreadable(value: object, path: str, depth: int) -> Iterator[Refusal]:
     """What is refused before any value is looked at, so that no credential is repeated in an error."""
     if depth > _DEEPEST:
         yield Refusal(path, "one more level", f"{_DEEPEST} levels", "No section nests that deep; is it an anchor?")
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for key, item in value.items():
             here = f"{path}.{key if isinstance(key, str) else quoted(key)}"
             if not isinstance(key, str):
@@ -352,7 +352,7 @@ def _unreadable(value: object, path: str, depth: int) -> Iterator[Refusal]:
             elif isinstance(item, str | int | float) and not isinstance(item, bool) and _SECRET_KEY.search(key):
                 if key not in _NO_SECRETS:
                     yield _credential(here)
-            elif isinstance(item, Mapping) and set(item) == {"secure"}:
+            elif isinstance(item, dict) and set(item) == {"secure"}:
                 yield Refusal(
                     here, "an encrypted value", _OWN_KEYS, "A secret nested in an object is decrypted into the state."
                 )

@@ -69,6 +69,10 @@ class Request:
     path: str
     workload: TeiWorkload
     model: Model
+    #: How messages call it: with its place where the stack file describes it.
+    model_name: str
+    #: Commit, tag or branch of the weights; None: nobody names one.
+    revision: str | None
     pool_path: str
     gpu: Gpu | None
     #: CPU architecture of the nodes.
@@ -99,6 +103,7 @@ class _Planner:
         self.request = request
         self.workload = request.workload
         self.model = request.model
+        self.called = request.model_name
         self.gpu = request.gpu
         self.reasons: list[Reason] = []
         self.refusals: list[Refusal] = []
@@ -135,7 +140,7 @@ class _Planner:
                     "pool",
                     self.workload.pool,
                     f"a pool with {images.supported_gpus()} on amd64, or CPU nodes",
-                    f"{pool}: {where} on {self.request.arch} hosts, for which TEI has no image.",
+                    f"{pool}.gpu: {where} on {self.request.arch} hosts, for which TEI has no image.",
                 )
                 prefix = ""
             elif images.experimental(gpu):
@@ -156,7 +161,10 @@ class _Planner:
         dtype = self.workload.dtype or default
         if gpu is None and dtype == "float16":
             self.refuse(
-                "dtype", dtype, "float32", f"{self.request.pool_path} has no gpu, and CPU images compute in float32."
+                "dtype",
+                dtype,
+                "float32",
+                f"Its pool ({self.request.pool_path}.gpu) has no GPU: CPU images compute in float32.",
             )
         if architecture in _FLASH_ATTENTION_ONLY:
             if gpu is None or gpu.capability < _FLASH_ATTENTION_CAPABILITY:
@@ -165,13 +173,18 @@ class _Planner:
                     "pool",
                     self.workload.pool,
                     "a pool with compute capability 8.0 or higher (A100, A10G, L4, L40S, H100)",
-                    f"TEI serves {self.model.id} ({architecture}) with flash attention 2 only, which {on} of "
-                    f"{self.request.pool_path} cannot run.",
+                    f"TEI serves the {self.called} ({architecture}) with flash attention 2 only, which {on} of its "
+                    f"pool ({self.request.pool_path}.gpu) cannot run.",
                 )
             elif dtype == "float32":
-                self.refuse("dtype", dtype, "float16", f"TEI serves {self.model.id} ({architecture}) in float16 only.")
+                self.refuse(
+                    "dtype",
+                    dtype,
+                    "float16",
+                    f"TEI serves the {self.called} ({architecture}) in float16 only.",
+                )
         if architecture.startswith("gemma3") and dtype != "float32":
-            self.refuse("dtype", dtype, "float32", f"TEI serves {self.model.id} (Gemma 3) in float32 only.")
+            self.refuse("dtype", dtype, "float32", f"TEI serves the {self.called} (Gemma 3) in float32 only.")
         if not self.workload.dtype:
             self.because(
                 "dtype", dtype, "half the memory and twice the speed" if dtype == "float16" else "TEI needs it"
@@ -182,26 +195,31 @@ class _Planner:
         given, kind = self.workload.pooling, self.model.kind
         if kind in {ModelKind.RERANKER, ModelKind.CLASSIFIER}:
             if given:
-                self.refuse("pooling", given, "absent", f"{self.model.id} is a {kind}: TEI ignores pooling there.")
+                self.refuse("pooling", given, "absent", f"The {self.called} is a {kind}: TEI ignores pooling there.")
             return None
         if kind is ModelKind.SPARSE:
             if given not in {None, "splade"}:
-                self.refuse("pooling", given, "splade", f"{self.model.id} gives sparse vectors.")
+                self.refuse("pooling", given, "splade", f"The {self.called} gives sparse vectors.")
             return "splade"
         if given == "splade":
-            self.refuse("pooling", given, "cls, mean, last-token", f"{self.model.id} gives dense vectors.")
+            self.refuse("pooling", given, "cls, mean, last-token", f"The {self.called} gives dense vectors.")
         elif given and self.model.pooling and given != self.model.pooling:
             self.refuse(
                 "pooling",
                 given,
                 self.model.pooling,
-                f"{self.model.id} was trained with {self.model.pooling} pooling; another gives vectors of no use.",
+                f"The {self.called} was trained with {self.model.pooling} pooling; another gives vectors of no use.",
             )
         pooling = given or self.model.pooling
         if pooling is None:
-            self.refuse("pooling", None, "cls, mean, last-token", f"Nobody says how {self.model.id} pools; name it.")
+            self.refuse(
+                "pooling",
+                None,
+                "cls, mean, last-token",
+                f"Nobody says how the {self.called} pools; name it.",
+            )
         elif not given:
-            self.because("pooling", pooling, f"how {self.model.id} was trained")
+            self.because("pooling", pooling, f"how the {self.called} was trained")
         return pooling
 
     def lengths(self) -> None:
@@ -219,7 +237,7 @@ class _Planner:
                     f"tokens.{key}",
                     value,
                     f"{self.model.max_tokens} or less, or autoTruncate: true",
-                    f"{self.model.id} takes {self.model.max_tokens} tokens; longer texts are cut or refused.",
+                    f"The {self.called} takes {self.model.max_tokens} tokens; longer texts are cut or refused.",
                 )
 
     def batch_tokens(self, dtype: str) -> tuple[int, bool]:
@@ -236,7 +254,7 @@ class _Planner:
                     "maxBatchTokens",
                     given,
                     f"{longest} or more, or autoTruncate: true",
-                    f"{self.model.id} takes {longest} tokens; with a smaller budget TEI cuts every text to {given} "
+                    f"The {self.called} takes {longest} tokens; with a smaller budget TEI cuts every text to {given} "
                     "tokens, or does not start.",
                 )
         if truncate is None:
@@ -271,14 +289,14 @@ class _Planner:
             "maxBatchTokens" if given else "pool",
             given or self.workload.pool,
             ", or ".join([*allowed, "a pool with more GPU memory"]),
-            f"TEI warms up with a full batch of {budget} tokens; beside {self.model.id} in {dtype} the "
-            f"{self.gpu.memory_mib} MiB of a {self.gpu.name} ({self.request.pool_path}) hold {max(0, fits)}.",
+            f"TEI warms up with a full batch of {budget} tokens; beside the {self.called} in {dtype} the "
+            f"{self.gpu.memory_mib} MiB of a {self.gpu.name} (pool, {self.request.pool_path}.gpu) hold {max(0, fits)}.",
         )
 
     def client_limits(self, machine: Machine) -> _Client:
         workload = self.workload
         if workload.top_k and self.model.kind is not ModelKind.RERANKER:
-            self.refuse("topK", workload.top_k, "absent", f"{self.model.id} is no reranker.")
+            self.refuse("topK", workload.top_k, "absent", f"The {self.called} is no reranker.")
         batch = workload.max_client_batch_size
         if batch is None:
             batch = max(_CLIENT_BATCH, workload.top_k or 0)
@@ -355,7 +373,7 @@ class _Planner:
                     "resources.memory",
                     given,
                     f"{least}Mi or more",
-                    f"{self.model.id} and its warm-up batch of {budget} tokens do not fit, so that the kernel kills "
+                    f"The {self.called} and its warm-up batch of {budget} tokens do not fit, so that the kernel kills "
                     "the process at start.",
                 )
             return quantities.mebibytes(given)
@@ -375,7 +393,12 @@ class _Planner:
         elif cache.size:
             size = quantities.mebibytes(cache.size)
             if size < weights:
-                self.refuse("cache.size", cache.size, f"{weights}Mi or more", f"Weights of {self.model.id} do not fit.")
+                self.refuse(
+                    "cache.size",
+                    cache.size,
+                    f"{weights}Mi or more",
+                    f"Its weights ({self.called}) do not fit.",
+                )
         else:
             # Repositories often hold the weights in a second format beside the one that is loaded.
             size = 2 * weights + 1024
@@ -389,7 +412,7 @@ class _Planner:
                 "resources.ephemeralStorage",
                 ephemeral,
                 f"{least}Mi or more",
-                f"The cache directory counts, and holds the weights of {self.model.id}; the kubelet evicts pods above.",
+                f"The weights of the {self.called} lie in the cache directory, and the kubelet evicts pods above.",
             )
         return size, quantities.mebibytes(ephemeral)
 
@@ -424,13 +447,12 @@ class _Planner:
             self.refusals.append(Refusal(f"{self.request.path}.env.{name}", value, allowed, why))
         return (*env, *(EnvVar(name, value) for name, value in workload.env.items() if name not in faulty))
 
-    def revision(self) -> str | None:
-        revision = self.workload.revision or self.model.revision
+    def explain_revision(self) -> None:
+        revision = self.request.revision
         if revision is None:
             self.because("revision", "main", "not pinned: the catalogue has no commit for this model; name one")
         elif not self.workload.revision:
-            self.because("revision", revision, "the commit that the catalogue or stack.models names")
-        return revision
+            self.because("revision", revision, "the one that the catalogue or stack.models names")
 
     def probes(self, batch_seconds: float, startup: int) -> Probes:
         # /health waits behind the running batch (recordings: up to 11 s), and more than 8 checks waiting can abort the
@@ -490,12 +512,14 @@ class _Planner:
                 key,
                 given,
                 "fewer tokens per batch (maxBatchTokens), more resources.cpu, or a pool with a GPU",
-                f"{self.request.pool_path}: a batch of {budget} tokens of {self.model.id} would take {seconds:.0f} s.",
+                f"In its pool ({self.request.pool_path}) a batch of {budget} tokens of the {self.called} takes "
+                f"{seconds:.0f} s.",
             )
 
     def spec(self) -> EngineSpec:
         workload, model = self.workload, self.model
         self.served()
+        self.explain_revision()
         tag, dtype, pooling = self.tag(), self.dtype(), self.pooling()
         self.lengths()
         budget, truncate = self.batch_tokens(dtype)
@@ -521,7 +545,7 @@ class _Planner:
         env = self.environment(
             {
                 "MODEL_ID": workload.model,
-                "REVISION": self.revision(),
+                "REVISION": self.request.revision,
                 "SERVED_MODEL_NAME": workload.served_model_name or workload.model,
                 "DTYPE": dtype,
                 "POOLING": pooling,
