@@ -24,7 +24,14 @@ class Table:
 
 
 #: Words that stand out in a terminal.
-_STYLES = {"passed": "green", "failed": "bold red", "not proven": "yellow", "running": "green", "stand-in": "yellow"}
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "not proven": "yellow",
+    "running": "green",
+    "healthy": "green",
+    "not running": "bold red",
+}
 
 
 def show(table: Table) -> None:

@@ -3,11 +3,10 @@ them. The cache of built programs and images stays.
 """
 
 import argparse
-import shutil
 import sys
 
 from local import cluster, paths
-from scripts import console
+from scripts import console, embedded
 from scripts.command import run
 
 _EXAMPLE = """example:
@@ -25,8 +24,8 @@ def main() -> int:
     parser.parse_args()
     with console.reporter() as reporter:
         cluster.down(reporter)
-    # The objects that this state describes went with the cluster.
-    shutil.rmtree(paths.state_dir(), ignore_errors=True)
+    # The objects that Pulumi's state describes went with the cluster.
+    embedded.remove()
     print(f"Built programs and images are kept in {paths.cache_dir()}; the next make up uses them.")
     return 0
 

@@ -1,5 +1,7 @@
 """The embedded cluster's tools and environment, for the commands and for a person's shell."""
 
+import contextlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +37,14 @@ def environment(programs: Mapping[str, Path] | None = None) -> dict[str, str]:
         if path is not None and not link.is_symlink():
             link.symlink_to(path)
     return pulumi_host.environment(folder, state_dir()) | {"KUBECONFIG": str(cluster.kubeconfig_path())}
+
+
+def remove() -> None:
+    """Removes what `environment` has written. The state directory stays if something else is in it, as of a test."""
+    for name in ("bin", "pulumi", "pulumi-home"):
+        shutil.rmtree(state_dir() / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        state_dir().rmdir()
 
 
 def access() -> Access:

@@ -5,8 +5,10 @@ Exit code 1 if a part is not healthy, or when there is no cluster.
 
 import argparse
 import sys
+from pathlib import Path
 
 from local import cluster
+from local.paths import CHECKOUT
 from scripts import console, embedded
 from scripts.command import CommandError, run
 from scripts.console import Table
@@ -35,7 +37,7 @@ def main() -> int:
         Table(
             "Cluster",
             ("part", "health", "pid", "up for", "log"),
-            [(p.name, p.detail, p.pid, _age(p.uptime), None if p.healthy else p.log) for p in parts],
+            [(p.name, p.detail, p.pid, _age(p.uptime), _shown(p.log)) for p in parts],
         )
     )
     healthy = all(part.healthy for part in parts)
@@ -62,6 +64,11 @@ def _workloads() -> bool:
         rows.append((workload.name, f"{workload.engine} {workload.version}", workload.stand_in, state))
     console.show(Table("Workloads", ("workload", "engine", "stand-in", "pods"), rows))
     return well
+
+
+def _shown(log: Path | None) -> Path | None:
+    """Relative to the checkout, where `make status` is run."""
+    return log.relative_to(CHECKOUT) if log and log.is_relative_to(CHECKOUT) else log
 
 
 def _age(seconds: float | None) -> str | None:

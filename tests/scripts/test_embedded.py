@@ -1,0 +1,104 @@
+"""What surrounds the embedded cluster: its environment, and what a person is told at the end of `make up`."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.core.contract import WorkloadContract
+from local import toolchain
+from local.toolchain import CLIENT, Found
+from scripts import embedded, up
+from scripts.command import CommandError
+from tests.scripts.conftest import API_KEY, planned
+
+pytestmark = pytest.mark.core
+
+
+def _found(folder: Path) -> dict[str, Found]:
+    return {name: Found(name, folder / name, "ours") for name in CLIENT}
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "state"
+    monkeypatch.setattr(embedded, "state_dir", lambda: folder)
+    monkeypatch.setattr(toolchain, "find", lambda _names: _found(tmp_path / "one"))
+    return folder
+
+
+def test_the_environment_leads_to_the_programs_and_to_the_cluster(state: Path) -> None:
+    environment = embedded.environment()
+    assert environment["PATH"].split(os.pathsep)[0] == str(state / "bin")
+    assert environment["KUBECONFIG"] == str(embedded.access().kubeconfig)
+    assert str(state) in environment["PULUMI_BACKEND_URL"]
+    assert {link.name for link in (state / "bin").iterdir()} == set(CLIENT)
+
+
+def test_the_pulumi_account_of_the_caller_is_left_alone(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULUMI_ACCESS_TOKEN", "of-the-caller")
+    assert "PULUMI_ACCESS_TOKEN" not in embedded.environment()
+
+
+def test_links_follow_programs_that_were_built_again(state: Path, tmp_path: Path) -> None:
+    embedded.environment()
+    embedded.environment({"pulumi": tmp_path / "two" / "pulumi"})
+    assert (state / "bin" / "pulumi").readlink() == tmp_path / "two" / "pulumi"
+    assert (state / "bin" / "kubectl").readlink() == tmp_path / "one" / "kubectl"
+
+
+def test_a_language_host_that_came_with_another_pulumi_goes_with_it(state: Path, tmp_path: Path) -> None:
+    embedded.environment({"pulumi-language-python": tmp_path / "theirs"})
+    assert (state / "bin" / "pulumi-language-python").is_symlink()
+    embedded.environment()
+    assert not (state / "bin" / "pulumi-language-python").is_symlink()
+
+
+def test_programs_that_are_not_built_are_named_with_the_next_step(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _found(tmp_path) | {"pulumi": Found("pulumi", None, "missing")}
+    monkeypatch.setattr(toolchain, "find", lambda _names: found)
+    with pytest.raises(CommandError, match="pulumi: not built yet; run make toolchain"):
+        embedded.environment()
+
+
+def test_removal_leaves_what_others_put_into_the_state_directory(state: Path) -> None:
+    embedded.environment()
+    (state / "of-a-test").mkdir()
+    embedded.remove()
+    assert [path.name for path in state.iterdir()] == ["of-a-test"]
+    (state / "of-a-test").rmdir()
+    embedded.remove()
+    assert not state.exists()
+
+
+def _workload(**changes: Any) -> WorkloadContract:
+    return WorkloadContract(**planned()[1].workloads[0].__dict__ | changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("embedding", "/v1/embeddings"), ("sparse", "/embed_sparse"), ("reranker", "/rerank"), ("classifier", "/predict")],
+)
+def test_the_curl_line_is_a_command_that_asks_what_the_model_answers(kind: str, path: str) -> None:
+    line = up.curl(_workload(kind=kind), "http://127.0.0.1:1")
+    assert f" http://127.0.0.1:1{path} " in line
+    assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
+
+
+def test_the_curl_line_of_a_protected_workload_reads_the_key_and_does_not_hold_it() -> None:
+    line = up.curl(_workload(api_key_secret="embed-keys", api_key_secret_key="apiKey"), "http://127.0.0.1:1")
+    assert "get secret embed-keys" in line
+    assert API_KEY not in line
+    assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
+
+
+def test_the_table_of_what_runs_says_that_engine_and_gpu_are_not_real() -> None:
+    agreed = planned()[1]
+    table = up.workloads_table(agreed, {"embed": "http://127.0.0.1:1"})
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert row["stand-in"] is True
+    assert row["GPU"] == "L4 (simulated)"
