@@ -1,6 +1,7 @@
 """What a person sees: tables and progress in a terminal, plain lines in a log."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,13 +69,15 @@ class TerminalReporter:
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._live: Live | None = None
+        self._running = _Running()
 
     def step(self, text: str) -> None:
         """A piece of work begins, or a running one has news."""
         if self._live is None:
-            self._live = Live(console=self._console, transient=True, refresh_per_second=4)
+            self._running = _Running()
+            self._live = Live(self._running, console=self._console, transient=True, refresh_per_second=4)
             self._live.start()
-        self._live.update(_Running(text))
+        self._running.text = text
 
     def done(self, text: str, seconds: float) -> None:
         """A piece of work has ended after ``seconds``."""
@@ -91,16 +94,14 @@ class TerminalReporter:
 class _Running:
     """A step and how long it has been running, drawn anew at every refresh."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self) -> None:
+        self.text = ""
         self._spinner = Spinner("dots")
-        self._started: float | None = None
+        self._started = time.monotonic()
 
-    def __rich_console__(self, console: Console, options: object) -> Iterator[Spinner]:
-        now = console.get_time()
-        self._started = now if self._started is None else self._started
-        self._spinner.update(text=Text(f"{self._text}  {now - self._started:.0f} s"))
-        yield self._spinner
+    def __rich__(self) -> Spinner:
+        self._spinner.update(text=Text(f"{self.text}  {time.monotonic() - self._started:.0f} s"))
+        return self._spinner
 
 
 @contextmanager

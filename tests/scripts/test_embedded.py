@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from infra.core.contract import WorkloadContract
 from local import toolchain
 from local.toolchain import CLIENT, Found
-from scripts import embedded, up
+from scripts import command, embedded, up
 from scripts.command import CommandError
 from tests.scripts.conftest import API_KEY, planned
 
@@ -102,3 +103,15 @@ def test_the_table_of_what_runs_says_that_engine_and_gpu_are_not_real() -> None:
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert row["stand-in"] is True
     assert row["GPU"] == "L4 (simulated)"
+
+
+def test_up_without_root_says_so_before_it_builds_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(toolchain, "ensure", pytest.fail)
+    monkeypatch.setattr(sys, "argv", ["up"])
+    assert command.run(up.main) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "cluster: {provider: existing, context: NAME}" in said
