@@ -45,6 +45,8 @@ def test_case_01_a_gpu_gets_the_image_built_for_it_or_a_refusal_with_its_name(
     if tag is None:
         line = refused_at(given, "serving[0].pool")
         assert f"{gpu} has compute capability {catalogue.gpus()[gpu].compute_capability}" in line
+        offered = line.split("a pool with ")[1].split(" on amd64")[0].split(", ")
+        assert offered == [name for name, known in _TAGS.items() if known], "only what has an image is offered"
     else:
         [planned] = made(given).workloads
         assert planned.image == f"ghcr.io/huggingface/text-embeddings-inference:{tag.replace('1.9.3', version)}"

@@ -40,7 +40,8 @@ def experimental(gpu: Gpu | None) -> bool:
 
 def supported_gpus() -> str:
     """Names of the catalogue's GPUs that have an image for amd64 hosts, for messages."""
-    return ", ".join(gpu.name for gpu in catalogue.gpus().values() if prefix_for(gpu) is not None)
+    amd64 = {instance.gpu for instance in catalogue.instance_types().values() if instance.arch == "amd64"}
+    return ", ".join(gpu.name for gpu in catalogue.gpus().values() if gpu.name in amd64 and prefix_for(gpu) is not None)
 
 
 def runs(prefix: str, gpu: Gpu | None) -> bool:
