@@ -185,7 +185,7 @@ def _similar(given: str, known: Sequence[str]) -> str | None:
 
 
 def _message(first: str, *details: str, usage: str | None = None) -> str:
-    parts = ["\n".join([f"error: {first}", *(f"  {detail}" for detail in details)])]
+    parts = ["\n".join([f"error: {first}", *(f"  {detail}" if detail else "" for detail in details)])]
     if usage:
         parts.append(usage)
     parts.append(TRY_HELP)
@@ -236,8 +236,8 @@ _PARSERS: dict[Kind, Callable[[Flag, str], object]] = {
 
 
 def _usage(given: Sequence[str], also: str | None = None) -> str:
-    names = {"model_id", *given, *([also] if also else [])}
-    return " ".join([f"Usage: {PROGRAM}", *(flag.shown for flag in FLAGS if flag.name in names)])
+    names = dict.fromkeys(["model_id", *given, *([also] if also else [])])
+    return " ".join([f"Usage: {PROGRAM}", *(BY_NAME[name].shown for name in names)])
 
 
 def _unexpected(token: str, given: Sequence[str]) -> UsageError:

@@ -82,14 +82,17 @@ class CosineReranker:
         self._bert = bert
 
     def logits(self, batch: Sequence[TokenizedInput]) -> list[Floats]:
-        sides: list[TokenizedInput] = []
+        queries: list[TokenizedInput] = []
+        texts: list[TokenizedInput] = []
         for item in batch:
             split = list(item.type_ids).index(1) if 1 in item.type_ids else len(item.ids)
-            sides.append(self._single(item.ids[:split]))
-            sides.append(self._single([_CLS, *item.ids[split:]] if split < len(item.ids) else [_CLS, _SEP]))
-        vectors = [normalized(pool(states, "mean")) for states in self._bert.hidden_states(sides)]
-        cosines = [float(vectors[index] @ vectors[index + 1]) for index in range(0, len(vectors), 2)]
-        return [np.array([10 * (2 * cosine - 1)], dtype=np.float32) for cosine in cosines]
+            queries.append(self._single(item.ids[:split]))
+            texts.append(self._single([_CLS, *(item.ids[split:] or [_SEP])]))
+        pairs = zip(self._vectors(queries), self._vectors(texts), strict=True)
+        return [np.array([10 * (2 * float(query @ text) - 1)], dtype=np.float32) for query, text in pairs]
+
+    def _vectors(self, batch: Sequence[TokenizedInput]) -> list[Floats]:
+        return [normalized(pool(states, "mean")) for states in self._bert.hidden_states(batch)]
 
     def _single(self, ids: Sequence[int]) -> TokenizedInput:
         kept = list(ids[: self._bert.max_positions])

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from local.engines.tei import GIT_SHA, VERSION, requests
 from local.engines.tei.arguments import Arguments
@@ -28,7 +29,18 @@ _BATCH_SIZE_LINES = {"embed": 657}
 PUBLIC_PATHS = frozenset({"/health", "/ping", "/metrics", "/docs", "/docs/", "/api-doc/openapi.json"})
 
 Item = TypeVar("Item")
-Handler = Callable[[web.Request], Awaitable[web.Response]]
+Handler = Callable[[web.Request], Awaitable["_Response"]]
+
+
+class _Response(web.Response):
+    """Tells when it was sent; until then its connection is not idle."""
+
+    on_sent: Callable[[], object] | None = None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        await super().write_eof(data)
+        if self.on_sent is not None:
+            self.on_sent()
 
 
 class ApiError(Exception):
@@ -155,6 +167,7 @@ class Server:
         self._metrics = infer.metrics
         self._log = log
         self._draining = False
+        self._busy: set[object] = set()
         self._routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._health, "POST": self._by_model_type},
             "/health": {"GET": self._health},
@@ -184,15 +197,28 @@ class Server:
         application.on_response_prepare.append(self._as_the_router_writes_headers)
         return application
 
-    def start_draining(self) -> None:
-        """From now on every answer closes its connection."""
+    async def drain(self, connections: Callable[[], Sequence[RequestHandler]]) -> None:
+        """Closes idle connections, lets every started request finish, however long it takes, and returns then.
+
+        Args:
+            connections: those that are open at the time of the call.
+        """
         self._draining = True
+        while open_connections := connections():
+            # A moment for requests that have arrived to be started.
+            await asyncio.sleep(0.01)
+            for connection in open_connections:
+                if connection not in self._busy:
+                    connection.force_close()
 
     async def _as_the_router_writes_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
         headers = {name.lower(): value for name, value in response.headers.items()}
         headers.pop("server", None)
+        # aiohttp leaves it out where no body follows; the router sends it on HEAD too (recording embed/53).
+        headers.setdefault("content-length", str(response.content_length or 0))
         last = {name: headers.pop(name) for name in ("content-length", "date", "connection") if name in headers}
         if self._draining:
+            response.force_close()
             last["connection"] = "close"
         response.headers.clear()
         response.headers.extend(headers | last)
@@ -200,6 +226,17 @@ class Server:
     # -- dispatch
 
     async def _handle(self, request: web.Request) -> web.Response:
+        connection = request.protocol
+        self._busy.add(connection)
+        try:
+            response = await self._dispatch(request)
+        except BaseException:
+            self._busy.discard(connection)
+            raise
+        response.on_sent = lambda: self._busy.discard(connection)
+        return response
+
+    async def _dispatch(self, request: web.Request) -> _Response:
         route = self._routes.get(request.path, {})
         allowed = ",".join(sorted({*route, *({"HEAD"} if "GET" in route else ())}))
         if request.method == "OPTIONS":
@@ -218,7 +255,7 @@ class Server:
         except (ApiError, OverloadedError, ValidationError, BackendError) as error:
             return self._refused(request, handler, _api_error(error))
 
-    def _refused(self, request: web.Request, handler: Handler, error: ApiError) -> web.Response:
+    def _refused(self, request: web.Request, handler: Handler, error: ApiError) -> _Response:
         shape: dict[str, object] = {"error": error.message, "error_type": error.error_type}
         if handler == self._openai:
             shape = {"message": error.message, "code": error.status, "type": error.error_type}
@@ -229,7 +266,7 @@ class Server:
         # An empty key, or one with a line end, is never met by a header (recording auth/odd-keys.json).
         return key is None or (bool(key.strip()) and request.headers.get("Authorization") == f"Bearer {key}")
 
-    def _preflight(self, allowed: str) -> web.Response:
+    def _preflight(self, allowed: str) -> _Response:
         headers = {
             "access-control-allow-origin": "*",
             "vary": "origin, access-control-request-method, access-control-request-headers",
@@ -238,7 +275,7 @@ class Server:
         }
         if allowed:
             headers["allow"] = allowed
-        return web.Response(status=200, headers=headers)
+        return _Response(status=200, headers=headers)
 
     def _respond(
         self,
@@ -247,7 +284,7 @@ class Server:
         text: str = "",
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> web.Response:
+    ) -> _Response:
         all_headers = {"content-type": content_type} if content_type else {}
         all_headers |= {"location": "/docs/"} if status == 303 else {}
         compute = {name: value for name, value in (headers or {}).items() if name != "allow"}
@@ -259,7 +296,7 @@ class Server:
             all_headers["access-control-allow-origin"] = origin
         if headers and "allow" in headers:
             all_headers["allow"] = headers["allow"]
-        return web.Response(status=status, body=text.encode(), headers=all_headers)
+        return _Response(status=status, body=text.encode(), headers=all_headers)
 
     async def _read(self, request: web.Request, shape: Shape) -> Any:
         content_type = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
@@ -273,7 +310,7 @@ class Server:
                 raise BodyError(413, "Failed to buffer the request body: length limit exceeded")
         return read_body(bytes(body), shape)
 
-    def _answered(self, request: web.Request, span: str, answer: _Answer) -> web.Response:
+    def _answered(self, request: web.Request, span: str, answer: _Answer) -> _Response:
         metadata = answer.metadata
         for name in ("tokenization", "queue", "inference"):
             self._metrics.observe(f"te_request_{name}_duration", getattr(metadata, name))
@@ -401,16 +438,16 @@ class Server:
 
     # -- endpoints
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: web.Request) -> _Response:
         if await self._infer.backend.health():
             return self._respond(request, 200)
         body = _json({"error": "unhealthy", "error_type": "Unhealthy"})
         return self._respond(request, 503, body, "application/json")
 
-    async def _metrics_text(self, request: web.Request) -> web.Response:
+    async def _metrics_text(self, request: web.Request) -> _Response:
         return self._respond(request, 200, self._metrics.text(), "text/plain; charset=utf-8")
 
-    async def _info(self, request: web.Request) -> web.Response:
+    async def _info(self, request: web.Request) -> _Response:
         arguments, model = self._arguments, self._model
         info = {
             "model_id": arguments.model_id,
@@ -432,10 +469,10 @@ class Server:
         }
         return self._respond(request, 200, _json(info), "application/json")
 
-    async def _by_model_type(self, request: web.Request) -> web.Response:
+    async def _by_model_type(self, request: web.Request) -> _Response:
         return await {"embedding": self._embed, "reranker": self._rerank}.get(self._model.kind, self._predict)(request)
 
-    async def _embed(self, request: web.Request) -> web.Response:
+    async def _embed(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.EMBED)
         return self._answered(request, "embed", await self._embed_answer(body, "embed"))
 
@@ -450,7 +487,7 @@ class Server:
         vectors, metadata = await self._embed_inputs(body["inputs"], options, span, pooled=True)
         return _Answer("[" + ",".join(map(_vector, vectors)) + "]", metadata)
 
-    async def _embed_all(self, request: web.Request) -> web.Response:
+    async def _embed_all(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.EMBED_UNPOOLED)
         options = _Options(
             truncate=self._truncate(body["truncate"]),
@@ -461,7 +498,7 @@ class Server:
         text = "[" + ",".join("[" + ",".join(map(_vector, tokens)) + "]" for tokens in states) + "]"
         return self._answered(request, "embed_all", _Answer(text, metadata))
 
-    async def _embed_sparse(self, request: web.Request) -> web.Response:
+    async def _embed_sparse(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.EMBED_UNPOOLED)
         inputs = body["inputs"]
         single = isinstance(inputs, str) or requests.is_ids(inputs)
@@ -474,7 +511,7 @@ class Server:
             error = self._wrong_model_type("Model is not an embedding model with SPLADE pooling", "embed_sparse")
         raise error
 
-    async def _openai(self, request: web.Request) -> web.Response:
+    async def _openai(self, request: web.Request) -> _Response:
         span = "openai_embed"
         body = await self._read(request, requests.OPENAI)
         served = self._arguments.served_model_name or self._arguments.model_id
@@ -496,7 +533,7 @@ class Server:
         text = f'{{"object":"list","data":[{",".join(rows)}],"model":{_json(served)},"usage":{usage}}}'
         return self._answered(request, span, _Answer(text, metadata))
 
-    async def _similarity(self, request: web.Request) -> web.Response:
+    async def _similarity(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.SIMILARITY)
         sentences = body["inputs"]["sentences"]
         if not sentences:
@@ -514,7 +551,7 @@ class Server:
         scores = np.array([vectors[0] @ vector for vector in vectors[1:]], dtype=np.float32)
         return self._answered(request, "similarity", _Answer(_vector(scores), metadata))
 
-    async def _rerank(self, request: web.Request) -> web.Response:
+    async def _rerank(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.RERANK)
         return self._answered(request, "rerank", await self._rerank_answer(body))
 
@@ -553,7 +590,7 @@ class Server:
         with self._infer.permit(span):
             return await self._scores(text, options, span)
 
-    async def _predict(self, request: web.Request) -> web.Response:
+    async def _predict(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.PREDICT)
         return self._answered(request, "predict", await self._predict_answer(body))
 
@@ -586,7 +623,7 @@ class Server:
         rows = [f'{{"score":{float_text(score)},"label":{_json(labels[str(index)])}}}' for index, score in ordered]
         return "[" + ",".join(rows) + "]"
 
-    async def _tokenize(self, request: web.Request) -> web.Response:
+    async def _tokenize(self, request: web.Request) -> _Response:
         span = "tokenize"
         body = await self._read(request, requests.TOKENIZE)
         inputs = body["inputs"]
@@ -608,7 +645,7 @@ class Server:
         rows = [[asdict(token) for token in row] for row in tokens]
         return self._respond(request, 200, _json(rows), "application/json")
 
-    async def _decode(self, request: web.Request) -> web.Response:
+    async def _decode(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.DECODE)
         ids = body["ids"]
         lists = [ids] if requests.is_ids(ids) else ids
@@ -623,7 +660,7 @@ class Server:
             raise
         return self._respond(request, 200, _json(texts), "application/json")
 
-    async def _vertex(self, request: web.Request) -> web.Response:
+    async def _vertex(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.VERTEX)
         instances = body["instances"]
         self._check_batch_size(len(instances), "vertex_compatibility")
@@ -642,14 +679,14 @@ class Server:
             return await self._rerank_answer(body)
         return await self._predict_answer(body)
 
-    async def _docs_redirect(self, request: web.Request) -> web.Response:
+    async def _docs_redirect(self, request: web.Request) -> _Response:
         return self._respond(request, 303)
 
-    async def _docs(self, request: web.Request) -> web.Response:
+    async def _docs(self, request: web.Request) -> _Response:
         page = "<!DOCTYPE html>\n<title>Stand-in</title>\n<p>Stand-in for the router's Swagger page.</p>\n"
         return self._respond(request, 200, page, "text/html")
 
-    async def _openapi(self, request: web.Request) -> web.Response:
+    async def _openapi(self, request: web.Request) -> _Response:
         inference = ("200", "400", "413", "422", "424", "429")
         text_only = ("200", "400", "413", "422")
         posts = ("embed", "embed_all", "embed_sparse", "predict", "rerank", "similarity", "v1/embeddings")

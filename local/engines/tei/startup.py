@@ -269,15 +269,15 @@ async def _serve(arguments: Arguments, log: Log) -> None:
         access_log=None,
         # A client that goes away frees its permit at once (recording overload/22).
         handler_cancellation=True,
-        # The router has no time limit of its own: neither on idle connections nor on shutdown.
+        # The router has no time limit of its own on idle connections.
         keepalive_timeout=24 * 3600,
-        shutdown_timeout=None,
     )
     await runner.setup()
+    site = web.TCPSite(runner, host, arguments.port, backlog=1024)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
-        await web.TCPSite(runner, host, arguments.port, backlog=1024).start()
+        await site.start()
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise StartError(f"Could not bind TCP Listener on {address}", f"{reason} (os error {error.errno})") from None
@@ -288,7 +288,8 @@ async def _serve(arguments: Arguments, log: Log) -> None:
     log.info(HTTP_SERVER, "router/src/http/server.rs:1881", "Ready")
     await stop.wait()
     log.info(SHUTDOWN, "router/src/shutdown.rs:27", "signal received, starting graceful shutdown")
-    server.start_draining()
+    await site.stop()
+    await server.drain(lambda: runner.server.connections if runner.server else [])
     await runner.cleanup()
 
 
