@@ -72,7 +72,8 @@ class Entry:
         what is made again at every edit.
         """
         if self.complete:
-            os.utime(self.path)
+            with contextlib.suppress(PermissionError):  # another user's cache, read but not kept
+                os.utime(self.path)
             return self.path
         with self._lock(reporter):
             if self.complete:  # the build that was waited for
@@ -110,7 +111,14 @@ class Entry:
     @contextlib.contextmanager
     def _lock(self, reporter: Reporter) -> Iterator[None]:
         path = cache_dir() / "locks" / f"{self.name}-{self.key}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}"
+            raise ToolchainError(
+                f"cannot write to the cache ({reason}); choose another with EMBEDDING_SERVING_CACHE"
+            ) from None
         with path.open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +147,8 @@ def remove_tree(path: Path) -> None:
         subprocess.run(["umount", mount], check=False, capture_output=True)
     if still := _mounts_below(path):
         raise ToolchainError(f"cannot clean up {path}: {still[0]} is still mounted; unmount it, then run again")
-    shutil.rmtree(path)
+    # What an interrupted program still writes here is removed by the next build.
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _mounts_below(path: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """From names of programs to paths."""
 
+import contextlib
 import json
 import os
 import re
@@ -209,7 +210,7 @@ def _version_of(program: Path, arguments: tuple[str, ...]) -> tuple[int, ...]:
     memory = cache_dir() / "versions.json"
     try:
         known: dict[str, list[str]] = json.loads(memory.read_text())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         known = {}
     status = program.stat()  # follows links: an upgrade behind a link counts
     stamp = f"{program.resolve()} {status.st_size} {status.st_mtime_ns}"
@@ -228,8 +229,9 @@ def _version_of(program: Path, arguments: tuple[str, ...]) -> tuple[int, ...]:
             answer = ""
         number = re.search(r"(\d+\.\d+(?:\.\d+)?)", answer)
         known[key] = [stamp, number[1] if number else ""]
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        fresh = memory.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known, indent=1, sort_keys=True))
-        fresh.replace(memory)
+        with contextlib.suppress(OSError):  # an unusable cache is reported when something has to be built
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            fresh = memory.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(known, indent=1, sort_keys=True))
+            fresh.replace(memory)
     return tuple(int(part) for part in known[key][1].split(".") if part)

@@ -154,6 +154,14 @@ def test_without_go_one_line_says_so_and_what_was_built_earlier_is_still_used(
     assert tiny.entry() == built
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(tiny: GoProgram, cache: Path, reporter: Reporter) -> None:
+    cache.write_text("a file, not a folder")
+    with pytest.raises(
+        ToolchainError, match=r"^cannot write to the cache \(.*/cache.*: Not a directory\); choose another"
+    ):
+        tiny.build(reporter)
+
+
 def test_too_little_disk_is_said_before_anything_is_built(
     cache: Path, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
