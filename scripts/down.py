@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from local import cluster, paths
-from scripts import console, embedded
+from scripts import console, deploy, embedded
 from scripts.command import run
 
 _EXAMPLE = """example:
@@ -24,6 +24,7 @@ def main() -> int:
     parser.parse_args()
     with console.reporter() as reporter:
         cluster.down(reporter)
+    deploy.end_plugins()
     # The objects that Pulumi's state describes went with the cluster.
     embedded.remove()
     print(f"Built programs and images are kept in {paths.cache_dir()}; the next make up uses them.")

@@ -5,20 +5,17 @@ loopback, tests it, and prints where everything is. Needs Linux and root; says h
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from infra.core.catalogue import ModelKind
 from infra.core.contract import Contract, WorkloadContract
 from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
-from local.paths import CHECKOUT
 from local.report import Reporter
-from scripts import console, embedded, plan
-from scripts.command import CommandError, run
+from scripts import console, deploy, embedded, plan
+from scripts.command import run
 from scripts.console import Table
 from scripts.smoke import source
 from scripts.smoke.run import show, test
@@ -42,12 +39,15 @@ def main() -> int:
     # What the cluster or the plan would refuse is said now, not after a build.
     require_root_on_linux()
     plan.of(embedded.STACK)
+    if not embedded.exists():
+        # What an interrupted `make down` may have left describes objects of a cluster that is gone.
+        embedded.remove()
     with console.reporter() as reporter:
         programs = toolchain.ensure(toolchain.ALL, reporter)
         built = images.ensure(reporter)
         cluster.of_checkout().up(reporter, programs, built)
     environment = embedded.environment(programs)
-    _deploy(environment)
+    deploy.up(embedded.STACK, environment)
     contract = source.from_stack(embedded.STACK, environment)
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)
@@ -58,30 +58,6 @@ def main() -> int:
         failed = report.failed
     _tell(contract, urls, time.monotonic() - started)
     return 1 if failed else 0
-
-
-def _deploy(environment: Mapping[str, str]) -> None:
-    """`pulumi up`, its output as it comes. Raises CommandError when it fails."""
-    pulumi = str(Path(environment["PATH"].split(":")[0]) / "pulumi")
-    selected = subprocess.run(
-        [pulumi, "stack", "select", "--create", embedded.STACK, "--non-interactive"],
-        cwd=CHECKOUT,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if selected.returncode:
-        raise CommandError(f"pulumi stack select --create {embedded.STACK}: {selected.stderr.strip()}")
-    sys.stdout.flush()
-    command = [pulumi, "up", "--yes", "--skip-preview", "--stack", embedded.STACK]
-    done = subprocess.run(command, cwd=CHECKOUT, env=dict(environment), stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise CommandError(
-            "pulumi up failed, its reason is above; put it right and run make up again (make status shows the cluster, "
-            "make shell has kubectl and pulumi)"
-        )
 
 
 def _publish(contract: Contract, reporter: Reporter) -> dict[str, str]:
@@ -140,7 +116,8 @@ def _tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
         inside = "" if workload.api_key_secret is None else " (inside make shell)"
         print(f"  {curl(workload, urls[workload.name])}{inside}")
     print("Look around with kubectl and pulumi: make shell. What is healthy: make status. Remove it all: make down.")
-    print(f"Up after {int(seconds // 60)} min {seconds % 60:.0f} s.")
+    minutes, rest = divmod(round(seconds), 60)
+    print(f"Up after {minutes} min {rest} s.")
 
 
 if __name__ == "__main__":
