@@ -10,9 +10,7 @@ values are read here once, unknown ones as `rules.UNKNOWN`, and what a rule cann
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pulumi
 from pulumi_policy import (
-    EnforcementLevel,
     Policy,
     ReportViolation,
     ResourceValidationArgs,
@@ -23,52 +21,34 @@ from pulumi_policy import (
 from pulumi_policy.proxy import UnknownValueError
 
 from infra.core import rules
-from infra.core.rules import Level, Object, ObjectRule, Rule, SetRule
+from infra.core.rules import Object, ObjectRule, SetRule
 
 NAME = "embedding-serving"
-#: The project of the blueprint, whose stack files name the environment.
-_PROJECT = "embedding-serving"
 #: What the stack rules could not judge; a policy can report on resources or on the stack, not on both.
 _UNKNOWN_IN_STACK = f"{rules.UNKNOWN_VALUES}-in-stack"
 
-_LEVELS = {Level.ADVISORY: EnforcementLevel.ADVISORY, Level.MANDATORY: EnforcementLevel.MANDATORY}
 
+def policies() -> list[Policy]:
+    """Every rule as a policy, at the pack's own level, which is mandatory.
 
-def environment() -> str | None:
-    """`environment` of the stack file that is being deployed.
-
-    None when the stack is not one of this blueprint, or names an environment that does not exist: the levels are then
-    the strictest.
+    Levels of an environment come with --policy-pack-config policies/levels/ENVIRONMENT.json: the engine starts packs
+    without the stack's configuration (pulumi 3.274, pulumi-policy 1.21), so that they cannot look it up.
     """
-    stack = pulumi.Config(_PROJECT).get_object("stack")
-    found = stack.get("environment") if isinstance(stack, Mapping) else None
-    return found if found in rules.ENVIRONMENTS else None
-
-
-def policies(environment: str | None) -> list[Policy]:
-    """Every rule as a policy, with its level in ``environment``."""
     seen: dict[str, Object] = {}
-    strict = EnforcementLevel.MANDATORY
     return [
-        *(_for_objects(rule, _level(rule, environment)) for rule in rules.OBJECT_RULES),
+        *(_for_objects(rule) for rule in rules.OBJECT_RULES),
         ResourceValidationPolicy(
             rules.UNKNOWN_VALUES,
             "What a rule has to see is known at preview",
             _Unjudged(seen),
-            enforcement_level=strict,
         ),
-        *(_for_sets(rule, _level(rule, environment), seen) for rule in rules.SET_RULES),
+        *(_for_sets(rule, seen) for rule in rules.SET_RULES),
         StackValidationPolicy(
             _UNKNOWN_IN_STACK,
             "What a rule about several objects has to see is known at preview",
             lambda args, report: _report_unjudged(args, seen, report),
-            enforcement_level=strict,
         ),
     ]
-
-
-def _level(rule: Rule, environment: str | None) -> EnforcementLevel:
-    return _LEVELS[rules.level(rule, environment)]
 
 
 def kubernetes_object(resource_type: str, properties: Mapping[str, Any]) -> Object | None:
@@ -99,14 +79,14 @@ def _item(values: Any, key: Any) -> Any:
         return rules.UNKNOWN
 
 
-def _for_objects(rule: ObjectRule, level: EnforcementLevel) -> ResourceValidationPolicy:
+def _for_objects(rule: ObjectRule) -> ResourceValidationPolicy:
     def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
         given = kubernetes_object(args.resource_type, args.props)
         if given is not None:
             for violation in rules.judge_object(rule, given).violations:
                 report(str(violation), None)
 
-    return ResourceValidationPolicy(rule.id, rule.title, validate, enforcement_level=level)
+    return ResourceValidationPolicy(rule.id, rule.title, validate)
 
 
 class _Unjudged:
@@ -132,14 +112,14 @@ def _declared(args: StackValidationArgs, seen: Mapping[str, Object]) -> dict[str
     return {resource.urn: seen[resource.urn] for resource in args.resources if resource.urn in seen}
 
 
-def _for_sets(rule: SetRule, level: EnforcementLevel, seen: Mapping[str, Object]) -> StackValidationPolicy:
+def _for_sets(rule: SetRule, seen: Mapping[str, Object]) -> StackValidationPolicy:
     def validate(args: StackValidationArgs, report: ReportViolation) -> None:
         declared = _declared(args, seen)
         urns = {id(given): urn for urn, given in declared.items()}
         for violation in rules.judge_set(rule, list(declared.values())).violations:
             report(str(violation), urns[id(violation.subject)])
 
-    return StackValidationPolicy(rule.id, rule.title, validate, enforcement_level=level)
+    return StackValidationPolicy(rule.id, rule.title, validate)
 
 
 def _report_unjudged(args: StackValidationArgs, seen: Mapping[str, Object], report: ReportViolation) -> None:

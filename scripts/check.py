@@ -28,7 +28,7 @@ def violations(plan: Plan) -> list[tuple[Level, Violation]]:
 
 
 def _level(found: Violation, environment: str) -> Level:
-    return Level.MANDATORY if found.rule == UNKNOWN_VALUES else rules.level(_RULES[found.rule], environment)
+    return Level.MANDATORY if found.rule == UNKNOWN_VALUES else _RULES[found.rule].levels[environment]
 
 
 def _by_checkov(stack: str) -> list[str]:

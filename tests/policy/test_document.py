@@ -14,9 +14,9 @@ DOCUMENT = (CHECKOUT / "docs/policies.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("rule", rules.ALL, ids=lambda rule: rule.id)
 def test_the_document_has_every_rule_with_its_levels(rule: Rule) -> None:
     about = "one object" if isinstance(rule, ObjectRule) else "objects together"
-    levels = f"{rules.level(rule, 'dev')} | {rules.level(rule, 'prod')}"
-    assert rules.level(rule, "dev") is rules.level(rule, "local")
-    assert rules.level(rule, "prod") is rules.level(rule, "staging")
+    levels = f"{rule.levels['dev']} | {rule.levels['prod']}"
+    assert rule.levels["dev"] is rule.levels["local"]
+    assert rule.levels["prod"] is rule.levels["staging"]
     assert f"| {rule.id} | {rule.title} | {about} | {levels} |" in DOCUMENT
 
 

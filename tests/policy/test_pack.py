@@ -3,10 +3,8 @@
 import json
 from typing import Any
 
-import pulumi
 import pytest
 from pulumi_policy import (
-    EnforcementLevel,
     Policy,
     PolicyResource,
     PolicyResourceOptions,
@@ -19,6 +17,7 @@ from pulumi_policy.policy import PolicyCustomTimeouts
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from infra.core import rules
+from local.paths import CHECKOUT
 from policies import pack
 from tests.core.kubernetes import CONTAINER, deployment, scaled_object
 
@@ -31,8 +30,8 @@ OPTIONS = PolicyResourceOptions(False, [], None, [], PolicyCustomTimeouts(0, 0, 
 class Engine:
     """Calls the policies as the engine does: every resource first, the stack at the end."""
 
-    def __init__(self, environment: str | None = None) -> None:
-        self.policies: dict[str, Policy] = {policy.name: policy for policy in pack.policies(environment)}
+    def __init__(self) -> None:
+        self.policies: dict[str, Policy] = {policy.name: policy for policy in pack.policies()}
         self.resources: list[PolicyResource] = []
         self.reports: list[tuple[str, str, str | None]] = []
 
@@ -62,37 +61,14 @@ def test_every_rule_is_a_policy_and_unknown_values_have_two() -> None:
     assert set(Engine().policies) == names | {"unknown-values", "unknown-values-in-stack"}
 
 
-@pytest.mark.parametrize(
-    ("environment", "level"),
-    [
-        ("local", EnforcementLevel.ADVISORY),
-        ("dev", EnforcementLevel.ADVISORY),
-        ("staging", EnforcementLevel.MANDATORY),
-        ("prod", EnforcementLevel.MANDATORY),
-        (None, EnforcementLevel.MANDATORY),
-    ],
-)
-def test_the_level_of_a_policy_is_the_rules_level_in_the_environment(
-    environment: str | None, level: EnforcementLevel
-) -> None:
-    found = Engine(environment).policies
-    assert found["image-version"].enforcement_level is level
-    assert found["image-and-gpu"].enforcement_level is EnforcementLevel.MANDATORY
-    assert found["unknown-values"].enforcement_level is EnforcementLevel.MANDATORY
-    assert found["unknown-values-in-stack"].enforcement_level is EnforcementLevel.MANDATORY
+@pytest.mark.parametrize("environment", rules.ENVIRONMENTS)
+def test_the_levels_file_of_an_environment_has_the_rules_levels(environment: str) -> None:
+    levels = json.loads((CHECKOUT / f"policies/levels/{environment}.json").read_text(encoding="utf-8"))
+    assert levels == {rule.id: rule.levels[environment] for rule in rules.ALL}
 
 
-@pytest.mark.parametrize(
-    ("stack", "expected"),
-    [({"environment": "dev"}, "dev"), ({"environment": "test"}, None), ({"environment": ["dev"]}, None), ({}, None)],
-)
-def test_the_environment_is_that_of_the_stack_file(stack: object, expected: str | None) -> None:
-    pulumi.runtime.set_config("embedding-serving:stack", json.dumps(stack))
-    try:
-        assert pack.environment() == expected
-    finally:
-        pulumi.runtime.set_all_config({})
-    assert pack.environment() is None
+def test_no_policy_has_a_level_of_its_own_below_that_of_the_pack() -> None:
+    assert {policy.enforcement_level for policy in Engine().policies.values()} == {None}
 
 
 def test_a_good_object_is_accepted_and_a_bad_one_reported_with_its_urn() -> None:

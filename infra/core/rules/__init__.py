@@ -21,7 +21,6 @@ from infra.core.rules.rule import (
     Violation,
     judge_object,
     judge_set,
-    level,
     unknown_between,
     unknown_in,
 )
@@ -47,7 +46,6 @@ __all__ = [
     "judge",
     "judge_object",
     "judge_set",
-    "level",
     "unknown_between",
     "unknown_in",
 ]

@@ -60,11 +60,6 @@ class SetRule:
 Rule = ObjectRule | SetRule
 
 
-def level(rule: Rule, environment: str | None) -> Level:
-    """The level of ``rule`` in an environment of the stack file; the strictest where there is no stack file."""
-    return Level.MANDATORY if environment is None else rule.levels[environment]
-
-
 @dataclass(frozen=True)
 class Violation:
     """A finding of a rule. ``subject`` is the object as it was given to the rule."""
