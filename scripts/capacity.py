@@ -6,7 +6,7 @@ Exit code 1 when the need cannot be met as asked, with what would have to change
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import get_args
 
@@ -104,25 +104,15 @@ def main() -> int:
         max_batch_tokens=arguments.max_batch_tokens,
         max_nodes=arguments.nodes,
         gpu_shares=arguments.gpu_shares,
+        serves=images.serves,
     )
     if arguments.gpu is None:
         if arguments.instance_type:
             raise CommandError("--instance-type: give --gpu too; allowed without: none, all GPUs are compared")
         return _compare(request, arguments.apps)
-    if not served_by_tei(model)(request.gpu):
+    if not images.serves(model, request.gpu):
         print(f"note: TEI has no image that serves {model.id} on {request.gpu.name}; the sizes hold for other engines")
     return _one(_on_instance(request, arguments.instance_type), arguments.apps)
-
-
-def served_by_tei(model: Model) -> Callable[[Gpu], bool]:
-    """Whether TEI serves ``model`` on a GPU: there is an image for it, and flash attention where the model needs it."""
-
-    def serves(gpu: Gpu) -> bool:
-        x86 = any(row.gpu == gpu.name and row.arch == "amd64" for row in catalogue.instance_types().values())
-        flash = model.architecture not in {"mistral", "qwen2"} or gpu.capability >= 80
-        return images.prefix_for(gpu) is not None and x86 and flash
-
-    return serves
 
 
 def measurement_tables() -> list[Table]:
@@ -171,7 +161,7 @@ def _one(request: Request, apps: int) -> int:
 
 
 def _compare(request: Request, apps: int) -> int:
-    found = compare(request, apps=apps, serves=served_by_tei(request.model))
+    found = compare(request, apps=apps)
     console.show(_comparison(request, found, apps))
     if found.recommended is None or found.recommended.sizing is None:
         refusals = dict.fromkeys(

@@ -6,10 +6,11 @@ Reads the stack file and the catalogue only: no cluster, no Pulumi, no account.
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 
+from infra.core import catalogue, settings
 from infra.core import plan as planner
-from infra.core import settings
-from infra.core.plan import Plan, Workload
+from infra.core.plan import Capacity, Plan, Workload
 from scripts import console, stackfile
 from scripts.command import run
 from scripts.console import Table
@@ -49,13 +50,53 @@ def tables(plan: Plan) -> list[Table]:
                 for workload in plan.workloads
             ],
         ),
-        *(
-            Table(
-                f"Workload {workload.name}", ("value", "is", "why, where the stack file left it open"), _rows(workload)
-            )
-            for workload in plan.workloads
-        ),
+        *(table for workload in plan.workloads for table in _of(workload)),
     ]
+
+
+def _of(workload: Workload) -> Iterator[Table]:
+    columns = ("value", "is", "why, where the stack file left it open")
+    yield Table(f"Workload {workload.name}", columns, _rows(workload))
+    capacity = workload.capacity
+    if capacity is None:
+        return
+    lines = [tuple(line.split(": ", 1)) for line in capacity.arithmetic]
+    compare = [("other GPUs", command)] if (command := _comparison(workload, capacity)) else []
+    yield Table(f"Workload {workload.name}: how its need became sizes", ("of", "arithmetic"), [*lines, *compare])
+    scaling = capacity.scaling
+    yield Table(
+        f"Workload {workload.name}: thresholds for scaling, shown only; a later release deploys them with KEDA",
+        ("per replica", "value"),
+        [
+            ("another replica from, texts in te_queue_size", scaling.queue_threshold),
+            ("another replica from, refused with 429 per second", scaling.overload_per_second),
+            ("pollingInterval", f"{scaling.polling_seconds} s"),
+            ("scale-up, at most a doubling every", f"{scaling.scale_up_period_seconds} s"),
+            ("scale-down stabilisation", f"{scaling.scale_down_stabilisation_seconds} s"),
+            ("cooldownPeriod, to zero", f"{scaling.cooldown_seconds} s"),
+        ],
+    )
+
+
+def _comparison(workload: Workload, capacity: Capacity) -> str | None:
+    """The command that compares all GPUs for the same need; it knows the models of the catalogue only."""
+    if workload.model.id not in catalogue.models():
+        return None
+    need = capacity.need
+    values = {
+        "model": workload.model.id,
+        **need["tokens"],
+        "docs-per-second": need.get("documentsPerSecond"),
+        "docs-per-month": need.get("documentsPerMonth"),
+        "latency-ms": need.get("latencyMs"),
+        "headroom": need["headroom"],
+    }
+    flags = " ".join(f"--{flag} {_short(value)}" for flag, value in values.items() if value is not None)
+    return f'make capacity ARGS="{flags}"'
+
+
+def _short(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _rows(workload: Workload) -> list[tuple[object, ...]]:

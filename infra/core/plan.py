@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from infra.core import catalogue, quantities
+from infra.core.capacity import Cost, Latency, Node, Scaling, Sizing, node_of
 from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
@@ -29,6 +30,8 @@ RUN_AS = 10001
 _PROPAGATION_SECONDS = 10
 #: TEI's image is 1-3 GB compressed; published pulls of images of 8-15 GB take 2-6 minutes (aws-facts, cold starts).
 _IMAGE_PULL_SECONDS = 600
+#: Pods per node by the kubelet's default.
+_KUBELET_PODS = 110
 #: What kubelet and scheduler add to each step of a rollout.
 _SLACK_SECONDS = 30
 
@@ -79,6 +82,21 @@ class PlannedSecret:
 
 
 @dataclass(frozen=True)
+class Capacity:
+    """How a need became sizes, for people and for scaling."""
+
+    #: As the stack file writes it.
+    need: dict[str, Any]
+    #: Share of the replicas' throughput that the load takes.
+    utilisation: float
+    latency: Latency
+    cost: Cost
+    scaling: Scaling
+    #: Every number, as ``key: how it was computed``.
+    arithmetic: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Workload:
     """One engine behind one Service."""
 
@@ -101,6 +119,8 @@ class Workload:
     tolerations: tuple[Toleration, ...]
     secret: PlannedSecret | None
     budgets: Budgets
+    #: None where the stack file gives sizes in place of a need.
+    capacity: Capacity | None
     reasons: tuple[Reason, ...]
 
 
@@ -352,7 +372,7 @@ class _Planner:
             return None
         secret_name = f"{workload.name}-keys"
         revision = workload.revision or self.revisions[model.id]
-        engine, refusals = tei.describe(
+        description = tei.describe(
             tei.Request(
                 path=f"stack.{path}",
                 workload=workload,
@@ -365,18 +385,28 @@ class _Planner:
                 gpu=pool.gpu,
                 arch=pool.arch,
                 node=pool.node,
+                node_kinds=_kinds(pool),
+                node_path=_offer(pool),
+                max_nodes=pool.settings.nodes,
+                image_pull_seconds=_image_pull(pool.settings),
                 stand_in=self.stack.images.stand_in_registry is not None,
                 secrets=self.secrets,
                 secret_name=secret_name,
             )
         )
-        self.refusals.extend(refusals)
+        self.refusals.extend(description.refusals)
+        engine, replicas = description.spec, description.replicas
         reasons = list(engine.reasons)
-        self._rollout(path, workload, reasons)
-        self._node_fit(path, workload, engine, pool)
+        self._rollout(path, workload, replicas, reasons)
+        # A need that fits no node of the pool is refused there.
+        if all(refusal.path != _offer(pool) for refusal in description.refusals):
+            self._node_fit(path, workload, engine, pool)
         labels = self._labels(path, workload)
+        if workload.need and description.sizing is None:
+            # How many pods there would be is not known, so nothing can be said about the pool.
+            return None
         keys = tuple(variable.secret.key for variable in engine.env if variable.secret)
-        budgets = _budgets(engine, workload, pool.settings, reasons)
+        budgets = _budgets(engine, workload, replicas, pool.settings, reasons)
         return Workload(
             name=workload.name,
             topology=workload.topology,
@@ -392,7 +422,7 @@ class _Planner:
             ),
             image=_image(engine, self.stack.images),
             stand_in=self.stack.images.stand_in_registry is not None,
-            replicas=workload.replicas,
+            replicas=replicas,
             max_surge=workload.rollout.max_surge,
             max_unavailable=workload.rollout.max_unavailable,
             service=workload.service_name or workload.name,
@@ -403,6 +433,7 @@ class _Planner:
             tolerations=tuple(_tolerations(pool)),
             secret=PlannedSecret(secret_name, keys) if keys else None,
             budgets=budgets,
+            capacity=_capacity(description.sizing),
             reasons=tuple(reasons),
         )
 
@@ -420,7 +451,7 @@ class _Planner:
             + ", or one that stack.models describes"
         )
 
-    def _rollout(self, path: str, workload: TeiWorkload, reasons: list[Reason]) -> None:
+    def _rollout(self, path: str, workload: TeiWorkload, replicas: int, reasons: list[Reason]) -> None:
         rollout = workload.rollout
         if rollout.max_surge == 0 and rollout.max_unavailable == 0:
             self.refuse(
@@ -432,8 +463,8 @@ class _Planner:
         if rollout.max_surge == 0:
             answers = (
                 "nothing answers meanwhile"
-                if 0 < workload.replicas <= rollout.max_unavailable
-                else (f"{max(0, workload.replicas - rollout.max_unavailable)} of {workload.replicas} answer meanwhile")
+                if 0 < replicas <= rollout.max_unavailable
+                else f"{max(0, replicas - rollout.max_unavailable)} of {replicas} answer meanwhile"
             )
             why = f"no spare GPU needed: old pods end before new ones start, {answers}"
         else:
@@ -512,10 +543,47 @@ class _Planner:
 
 
 def _offer(pool: _Pool, resource: str = "") -> str:
-    """Where the stack file says what a node offers."""
-    if pool.settings.instance_type:
+    """Where the stack file says, or could say, what a node offers."""
+    if pool.settings.instance_type or not pool.settings.allocatable:
         return f"{pool.path}.instanceType"
     return f"{pool.path}.allocatable" + (f".{resource}" if resource else "")
+
+
+def _kinds(pool: _Pool) -> tuple[Node, ...] | None:
+    """The kind of node that the pool has; None: it is not said, or what is said was refused."""
+    instance = catalogue.instance_types().get(pool.settings.instance_type or "")
+    if pool.gpu is None or pool.node is None or pool.node.gpus == 0:
+        return None
+    if instance is None:
+        return (
+            Node(
+                name=f"node of pool {pool.settings.name}",
+                gpus=pool.node.gpus,
+                cpu_m=quantities.millicores(pool.node.cpu),
+                memory_mib=quantities.mebibytes(pool.node.memory),
+                max_pods=_KUBELET_PODS,
+                price=None,
+                spot=None,
+            ),
+        )
+    return (node_of(instance),) if instance.gpu == pool.gpu.name else None
+
+
+def _image_pull(pool: NodePool) -> int:
+    return _IMAGE_PULL_SECONDS if pool.image_pull_seconds is None else pool.image_pull_seconds
+
+
+def _capacity(sizing: Sizing | None) -> Capacity | None:
+    if sizing is None:
+        return None
+    return Capacity(
+        need=sizing.request.need.model_dump(by_alias=True, exclude_none=True),
+        utilisation=sizing.utilisation,
+        latency=sizing.latency,
+        cost=sizing.cost,
+        scaling=sizing.scaling,
+        arithmetic=sizing.arithmetic,
+    )
 
 
 def _fits(node: Allocatable, workload: Workload) -> bool:
@@ -582,13 +650,15 @@ def _image(engine: EngineSpec, images: Images) -> str:
     return f"{registry}/{engine.repository}:{engine.tag}{digest}"
 
 
-def _budgets(engine: EngineSpec, workload: TeiWorkload, pool: NodePool, reasons: list[Reason]) -> Budgets:
-    pull = _IMAGE_PULL_SECONDS if pool.image_pull_seconds is None else pool.image_pull_seconds
+def _budgets(
+    engine: EngineSpec, workload: TeiWorkload, replicas: int, pool: NodePool, reasons: list[Reason]
+) -> Budgets:
+    pull = _image_pull(pool)
     grace = _PROPAGATION_SECONDS + engine.longest_request_seconds
     # Without a spare GPU the old pod has to end before the new one starts, so its drain counts as well.
     step = pull + engine.startup_seconds + grace + _SLACK_SECONDS
     at_once = max(1, workload.rollout.max_surge + workload.rollout.max_unavailable)
-    steps = max(1, math.ceil(workload.replicas / at_once))
+    steps = max(1, math.ceil(replicas / at_once))
     reasons += [
         Reason("drain", f"{grace} s", f"{_PROPAGATION_SECONDS} s for endpoints, then the longest request"),
         Reason(

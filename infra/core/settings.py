@@ -24,6 +24,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from infra.core import quantities
+from infra.core.capacity.need import Need, TokenLengths
 from infra.core.catalogue import ModelKind
 from infra.core.errors import Refusal, RefusedError, quoted
 
@@ -89,6 +90,10 @@ EnvName = Annotated[str, Text(r"[A-Z_][A-Z0-9_]*", "upper case letters, digits a
 EnvValue = Annotated[
     str, Text(r"[^\x00-\x08\x0b-\x1f\x7f]*", "text without control characters; numbers and true in quotes", 4096)
 ]
+
+
+#: Replicas that one workload may have.
+MOST_REPLICAS = 1000
 
 
 class Section(BaseModel):
@@ -177,14 +182,6 @@ class CustomModel(Section):
     gated: bool = Field(default=False, description="The hub wants a token: secret config key huggingFaceToken")
 
 
-class Tokens(Section):
-    """Length of the texts in tokens."""
-
-    p50: int = Field(ge=1, le=1_000_000)
-    p95: int = Field(ge=1, le=1_000_000)
-    max: int | None = Field(default=None, ge=1, le=1_000_000, description="Longest text; default: the model's limit")
-
-
 class Resources(Section):
     """What a pod asks for: memory is request and limit, CPU too."""
 
@@ -220,8 +217,13 @@ class TeiWorkload(Section):
     dtype: Literal["float16", "float32"] | None = None
     pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
     served_model_name: Token | None = Field(default=None, description="Model name that clients send")
-    replicas: int = Field(default=1, ge=0, le=1000)
-    tokens: Tokens | None = Field(default=None, description="Token lengths of the texts, for the batch budget")
+    need: Need | None = Field(
+        default=None, description="Load, text lengths and latency, from which replicas, batches and limits follow"
+    )
+    replicas: int | None = Field(
+        default=None, ge=0, le=MOST_REPLICAS, description="Default: what `need` asks for, else 1"
+    )
+    tokens: TokenLengths | None = Field(default=None, description="Lengths of the texts, where there is no `need`")
     max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
     max_client_batch_size: int | None = Field(default=None, ge=1, le=65_536)
@@ -399,8 +401,8 @@ def _fields(location: tuple[int | str, ...]) -> list[str]:
     return [str(field.alias) for field in model.model_fields.values()]
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
         if found := _section_in(argument):
@@ -434,7 +436,9 @@ def _refusal(details: Any) -> Refusal:
             return Refusal(path, quoted(_lists(given)), f"an object with {listed}", "A section is written with keys.")
     message = re.sub(r"^(Input should be|Value error,) ", "", details["msg"])
     shown = "a value (not repeated here)" if _SECRET_KEY.search(path) else quoted(_lists(given))
-    return Refusal(path, shown, message.replace("a valid tuple", "a list"), _meaning(location))
+    # A section's own check says why before it says what is allowed.
+    why, _, allowed = message.rpartition("; allowed: ")
+    return Refusal(path, shown, allowed.replace("a valid tuple", "a list"), f"{why}." if why else _meaning(location))
 
 
 def _meaning(location: tuple[int | str, ...]) -> str:

@@ -40,7 +40,7 @@ def test_the_cheapest_option_is_recommended_with_its_reason() -> None:
 
 
 def test_gpus_that_the_engine_does_not_run_on_are_left_out() -> None:
-    found = compare(request(), apps=2, serves=lambda gpu: gpu.name != "T4")
+    found = compare(replace(request(), serves=lambda _, gpu: gpu.name != "T4"), apps=2)
     assert "T4" not in {option.gpu for option in found.options}
 
 
@@ -133,7 +133,9 @@ def test_the_crossover_in_gpus_is_the_crossover_in_money_on_nodes_with_one_gpu()
     for apps in range(1, 21):
         costs = {
             option.topology: _month(option)
-            for option in compare(request(per_app * apps), apps=apps, serves=lambda gpu: gpu.name == "L4").options
+            for option in compare(
+                replace(request(per_app * apps), serves=lambda _, gpu: gpu.name == "L4"), apps=apps
+            ).options
         }
         assert (costs[CENTRALIZED] < costs[SIDECAR]) == (apps >= 5), apps
 
@@ -144,6 +146,6 @@ def test_eight_gpus_in_a_node_move_the_crossover_in_money() -> None:
     for apps, pool_wins in ((2, False), (8, False), (9, True)):
         costs = {
             option.topology: _month(option)
-            for option in compare(asked, apps=apps, serves=lambda gpu: gpu.name == "A100").options
+            for option in compare(replace(asked, serves=lambda _, gpu: gpu.name == "A100"), apps=apps).options
         }
         assert (costs[CENTRALIZED] < costs[SIDECAR]) is pool_wins

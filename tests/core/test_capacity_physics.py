@@ -6,7 +6,7 @@ import pytest
 
 from infra.core import catalogue
 from infra.core.capacity import TokenLengths, data, memory, physics
-from infra.core.catalogue import Gpu, Model
+from infra.core.catalogue import Gpu, Model, ModelKind
 
 pytestmark = pytest.mark.core
 
@@ -209,20 +209,22 @@ def test_the_largest_budget_fits_and_one_token_more_does_not() -> None:
         for gpu in catalogue.gpus().values():
             largest = memory.largest_batch(_model(name), gpu, "float16")
             assert memory.needed(_model(name), gpu, largest, "float16").fits
-            per_mib = math.ceil(2**20 / memory.bytes_per_token(_model(name), gpu))
+            per_mib = math.ceil(2**20 / memory.bytes_per_token(_model(name), gpu, "float16"))
             assert not memory.needed(_model(name), gpu, largest + per_mib, "float16").fits
 
 
 def test_without_flash_attention_long_texts_take_memory_by_their_square() -> None:
     long, short = _model("BAAI/bge-m3"), _model(LARGE)
-    assert memory.bytes_per_token(long, _gpu("A10G")) == memory.bytes_per_token(short, _gpu("A10G"))
-    assert memory.bytes_per_token(long, _gpu("T4")) > 5 * memory.bytes_per_token(short, _gpu("T4"))
+    new, old = _gpu("A10G"), _gpu("T4")
+    assert memory.bytes_per_token(long, new, "float16") == memory.bytes_per_token(short, new, "float16")
+    assert memory.bytes_per_token(long, old, "float16") > 5 * memory.bytes_per_token(short, old, "float16")
 
 
 def test_sparse_models_pay_for_their_vocabulary() -> None:
     sparse = _model("naver/efficient-splade-VI-BT-large-doc")
-    dense = sparse.model_copy(update={"pooling": "mean"})
-    more = memory.bytes_per_token(sparse, _gpu("L4")) - memory.bytes_per_token(dense, _gpu("L4"))
+    dense = sparse.model_copy(update={"kind": ModelKind.EMBEDDING})
+    gpu = _gpu("L4")
+    more = memory.bytes_per_token(sparse, gpu, "float16") - memory.bytes_per_token(dense, gpu, "float16")
     assert more == 4 * 30522
 
 

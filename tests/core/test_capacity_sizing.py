@@ -55,8 +55,11 @@ def test_a_need_reads_as_a_stack_file_writes_it() -> None:
 @pytest.mark.parametrize(
     ("given_need", "says"),
     [
-        ({"tokens": {"p50": 1, "p95": 1}}, "give one of documentsPerSecond and documentsPerMonth"),
-        ({"documentsPerSecond": 1, "documentsPerMonth": 1, "tokens": {"p50": 1, "p95": 1}}, "give one of"),
+        (
+            {"tokens": {"p50": 1, "p95": 1}},
+            "Neither is given; allowed: one of documentsPerSecond and documentsPerMonth",
+        ),
+        ({"documentsPerSecond": 1, "documentsPerMonth": 1, "tokens": {"p50": 1, "p95": 1}}, "Both are given"),
         ({"documentsPerSecond": 1, "tokens": {"p50": 9, "p95": 1}}, "p50 9 is above p95 1"),
         ({"documentsPerSecond": 1, "tokens": {"p50": 1, "p95": 9, "max": 2}}, "max 2 is below p95 9"),
         ({"documentsPerSecond": 1, "tokens": {"p50": 1, "p95": 9}, "latency": 2}, "latency"),

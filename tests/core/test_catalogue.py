@@ -26,6 +26,9 @@ def test_gpus_stand_in_order_of_compute_capability() -> None:
         ("H100-80GB", "H100"),
         ("rtx pro 6000", "RTX-PRO-6000"),
         ("RTX-PRO-4500", "RTX-PRO-4500"),
+        ("rtxpro4500", "RTX-PRO-4500"),
+        ("RTX PRO Server 6000", "RTX-PRO-6000"),
+        ("h200_141gb", "H200"),
     ],
 )
 def test_a_gpu_is_found_however_a_user_writes_it(written: str, meant: str) -> None:

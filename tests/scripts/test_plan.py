@@ -2,16 +2,18 @@
 
 import importlib
 import json
+import shlex
 import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from local.paths import CHECKOUT
-from scripts import command, plan, stackfile
+from scripts import capacity, command, plan, stackfile
 from scripts.stackfile import StackFile
 from tests import stacks
+from tests.core import plans
 
 pytestmark = pytest.mark.core
 
@@ -88,3 +90,52 @@ def test_every_command_explains_itself_with_an_example(
         importlib.import_module(f"scripts.{name}").main()
     assert ended.value.code == 0
     assert "example" in capsys.readouterr().out
+
+
+def _shown(**workload: Any) -> dict[str, dict[str, str]]:
+    """Tables of a plan whose workload has a need: title -> first cell -> second cell."""
+    need = {"documentsPerSecond": 3000, "tokens": {"p50": 280, "p95": 512, "max": 512}, "latencyMs": 800}
+    given = plans.stack("L4", pool={"instanceType": "g6.2xlarge"}, need=need, **workload)
+    return {table.title: {str(row[0]): str(row[1]) for row in table.rows} for table in plan.tables(plans.made(given))}
+
+
+def test_a_need_is_shown_with_its_arithmetic_cost_date_and_thresholds() -> None:
+    tables = _shown()
+    arithmetic = tables["Workload embed: how its need became sizes"]
+    assert "335 GFLOP" in arithmetic["work"]
+    assert tables["Workload embed"]["replicas"] in arithmetic["replicas"]
+    assert "USD a month" in arithmetic["on demand"]
+    assert "per million documents" in arithmetic["on demand"]
+    assert "2026-07-20" in arithmetic["on demand"]
+    [thresholds] = [rows for title, rows in tables.items() if "a later release deploys them with KEDA" in title]
+    assert thresholds["pollingInterval"] == "15 s"
+    assert int(thresholds["another replica from, texts in te_queue_size"]) > 0
+
+
+def test_the_command_that_compares_gpus_is_about_the_same_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = _shown()
+    arithmetic = tables["Workload embed: how its need became sizes"]
+    line = arithmetic["other GPUs"]
+    arguments = shlex.split(line.removeprefix("make capacity ARGS=").strip('"'))
+    monkeypatch.setattr(sys, "argv", ["capacity", *arguments, "--gpu", "L4", "--instance-type", "g6.2xlarge"])
+    assert command.run(capacity.main) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert arithmetic["replicas"] in out
+    assert arithmetic["latency"] in out
+
+
+def test_a_model_of_the_users_own_has_no_command_that_compares() -> None:
+    model = {
+        "id": "acme/model",
+        "kind": "embedding",
+        "architecture": "bert",
+        "parametersM": 110,
+        "layers": 12,
+        "hidden": 768,
+        "maxTokens": 512,
+        "pooling": "mean",
+    }
+    tables = _shown(model="acme/model", changes={"models": [model]})
+    assert "other GPUs" not in tables["Workload embed: how its need became sizes"]

@@ -9,12 +9,14 @@ from infra.core.capacity.compare import Comparison, Option, compare, crossover, 
 from infra.core.capacity.need import Need, TokenLengths
 from infra.core.capacity.nodes import Fleet, Node, Pod, node_of
 from infra.core.capacity.scaling import Scaling
-from infra.core.capacity.sizing import Change, Request, Sizing, Unmet, size
+from infra.core.capacity.sizing import Change, Cost, Latency, Request, Sizing, Unmet, size
 
 __all__ = [
     "Change",
     "Comparison",
+    "Cost",
     "Fleet",
+    "Latency",
     "Need",
     "Node",
     "Option",

@@ -1,13 +1,12 @@
 """All GPUs and both topologies side by side, and the point from which sharing a pool pays."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from infra.core import catalogue
 from infra.core.capacity import nodes
 from infra.core.capacity.sizing import Request, Sizing, Unmet, size
-from infra.core.catalogue import Gpu
 
 CENTRALIZED, SIDECAR = "centralized", "sidecar"
 #: A pool that several apps depend on keeps two replicas, so that a drained node is not an outage of all of them.
@@ -53,14 +52,14 @@ def replicas_of(topology: str, needed: int, apps: int) -> int:
     return max(needed, min(apps, SHARED_MINIMUM))
 
 
-def compare(request: Request, *, apps: int, serves: Callable[[Gpu], bool] = lambda _: True) -> Comparison:
+def compare(request: Request, *, apps: int) -> Comparison:
     """Every GPU of the catalogue with a price, in both topologies, for ``apps`` app replicas.
 
-    ``serves`` says whether the engine runs on a GPU at all; those it does not are left out. ``request.gpu`` is ignored.
+    GPUs on which the engine does not serve the model are left out. ``request.gpu`` is ignored.
     """
     options: list[Option] = []
     for gpu in catalogue.gpus().values():
-        if not nodes.nodes_of(gpu.name) or not serves(gpu):
+        if not nodes.nodes_of(gpu.name) or not request.serves(request.model, gpu):
             continue
         answer = size(replace(request, gpu=gpu, node_kinds=None))
         for topology in (CENTRALIZED, SIDECAR):

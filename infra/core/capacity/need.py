@@ -26,7 +26,12 @@ class TokenLengths(_Section):
 
     p50: int = Field(ge=1, le=1_000_000, description="Half of the texts are no longer")
     p95: int = Field(ge=1, le=1_000_000, description="95 % of the texts are no longer")
-    max: int | None = Field(default=None, ge=1, le=1_000_000, description="Longest text; default: twice p95")
+    max: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Longest text; default: twice p95 for sizes, the model's limit for time and payload limits",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -90,7 +95,8 @@ class Need(_Section):
     @model_validator(mode="after")
     def _one_load(self) -> Self:
         if (self.documents_per_second is None) == (self.documents_per_month is None):
-            raise ValueError("give one of documentsPerSecond and documentsPerMonth")
+            given = "Neither is given" if self.documents_per_second is None else "Both are given"
+            raise ValueError(f"{given}; allowed: one of documentsPerSecond and documentsPerMonth")
         return self
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from infra.core import catalogue
-from infra.core.capacity import data
+from infra.core.capacity import data, memory
 from infra.core.capacity.need import HOURS_PER_MONTH, SECONDS_PER_MONTH
 from infra.core.catalogue import Gpu, InstanceType, Model
 
@@ -63,9 +63,8 @@ class Fleet:
 
 
 def pod_of(model: Model) -> Pod:
-    """What an engine pod of ``model`` asks for if nobody says: two cores, the weights as float32, 1 GiB of program."""
-    weights = model.parameters_m * 1e6 * 4 / 2**20
-    return Pod(cpu_m=2000, memory_mib=math.ceil((1024 + 1.3 * weights + 200) / 256) * 256)
+    """What an engine pod of ``model`` asks for if nobody says: two cores, the published weights, 1 GiB of program."""
+    return Pod(cpu_m=2000, memory_mib=math.ceil((1024 + 1.3 * memory.weights_mib(model) + 200) / 256) * 256)
 
 
 def node_of(instance: InstanceType) -> Node:

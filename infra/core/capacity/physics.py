@@ -9,6 +9,8 @@ from infra.core.catalogue import Gpu, Model
 
 #: Precision of the matrix products. TEI computes in float16 on GPUs; int8 is what TensorRT does (Triton).
 Precision = Literal["float16", "int8"]
+#: What weights and products may be kept in; nothing is sized for float32, but its memory and slowest time are known.
+Dtype = Precision | Literal["float32"]
 
 #: Shares of the dense peak, rounded down from the rows of published.yaml that calibrate them (a test compares).
 #: One server over HTTP, long texts (row infinity-tei-l4).
@@ -20,11 +22,13 @@ WALL = 1.0
 #: Short texts over HTTP leave the GPU waiting for tokenizer and sockets: about 15 % is reported, without a token
 #: length. It is taken to hold at 64 tokens and below; between there and 449 tokens, where 33 % was measured, the
 #: typical efficiency is interpolated on a log scale. An assumption, and on the safe side of the 33 %.
-_SHORT_EFFICIENCY = 0.15
+SHORT_EFFICIENCY = 0.15
 _SHORT_TOKENS = 64
 _LONG_TOKENS = 449
+#: Float32 leaves the tensor cores: data sheets give a sixteenth of FP16 for A100 (19.5 of 312), an eighth for T4.
+_FLOAT32_SHARE = 1 / 16
 #: Below 1, so that a longer text always takes longer.
-_EXPONENT = math.log(TYPICAL / _SHORT_EFFICIENCY) / math.log(_LONG_TOKENS / _SHORT_TOKENS)
+_EXPONENT = math.log(TYPICAL / SHORT_EFFICIENCY) / math.log(_LONG_TOKENS / _SHORT_TOKENS)
 #: Tokens per second of the fastest published server over HTTP (row hf-tei-a10g: 450 x 512).
 HTTP_TOKENS_PER_SECOND = 230_000
 #: Seconds per layer and step that do not depend on the batch: kernel launches (row trt-a100-fp16-128-single).
@@ -40,18 +44,20 @@ class Rates:
     wall: float
 
 
-def peak(gpu: Gpu, precision: Precision) -> float:
-    """Dense peak in FLOP/s (int8: OP/s)."""
-    return (gpu.int8_tops if precision == "int8" else gpu.fp16_tflops) * 1e12
+def peak(gpu: Gpu, dtype: Dtype) -> float:
+    """Dense peak in FLOP/s (int8: OP/s); for float32 a lower estimate."""
+    if dtype == "int8":
+        return gpu.int8_tops * 1e12
+    return gpu.fp16_tflops * 1e12 * (_FLOAT32_SHARE if dtype == "float32" else 1)
 
 
 def typical_efficiency(tokens: float) -> float:
     """Share of peak that a server reaches over HTTP with texts of ``tokens`` tokens."""
     if tokens <= _SHORT_TOKENS:
-        return _SHORT_EFFICIENCY
+        return SHORT_EFFICIENCY
     if tokens >= _LONG_TOKENS:
         return TYPICAL
-    return _SHORT_EFFICIENCY * math.pow(tokens / _SHORT_TOKENS, _EXPONENT)
+    return SHORT_EFFICIENCY * math.pow(tokens / _SHORT_TOKENS, _EXPONENT)
 
 
 def rates(model: Model, gpu: Gpu, tokens: int, precision: Precision = "float16") -> Rates:

@@ -9,6 +9,10 @@ _SYNC_SECONDS = 15
 _LEAST_STABILISATION = 300
 #: Share of a replica's throughput whose refusal (429) is taken as overload.
 _OVERLOAD_SHARE = 0.01
+#: Most clients give up after this, so more texts need not wait than can be answered in it.
+PATIENCE_SECONDS = 60
+#: Places for texts that one server is asked to keep.
+_MOST_PLACES = 65_536
 #: Texts that a client may send at once by TEI's default; a list of n texts takes n places.
 _CLIENT_BATCH = 32
 
@@ -45,6 +49,10 @@ def derive(*, each: float, step: float, texts: int, latency_ms: float | None, re
     else:
         slack = latency_ms / 1000 - 2 * step
         threshold, why = each * slack, f"({latency_ms:g} ms - 2 steps of {step * 1000:.1f} ms) x {each:.1f} texts/s"
+    most = min(each * PATIENCE_SECONDS, _MOST_PLACES / 2 - texts)
+    if threshold > most:
+        threshold = most
+        why += f", cut to what {PATIENCE_SECONDS} s of waiting and {_MOST_PLACES:,} places hold"
     # What is a whole number but for rounding stays one.
     queue = max(1, math.floor(threshold + 1e-6))
     stabilisation = max(_LEAST_STABILISATION, 2 * ready_seconds)

@@ -17,6 +17,8 @@ from infra.core.errors import Refusal
 
 #: Texts of the 95th percentile in one batch, unless latency or memory want fewer. 32 x 512 tokens = 16384.
 BATCH_TEXTS = 32
+#: Short texts that may fill a batch in place of long ones; more gain nothing and take places of the queue.
+_MOST_TEXTS = 4096
 #: Steps that a text may see before its answer at the planned load: the running one, one step of queue, its own.
 STEPS = 3
 #: From a Pending pod to a loaded model where no node is there yet: published EKS runs took 425-439 s
@@ -48,6 +50,8 @@ class Request:
     gpu_shares: int = 1
     #: Seconds from a Pending pod to a loaded model: node, image pull, weights, warm-up.
     ready_seconds: int = READY_SECONDS
+    #: Whether the engine serves a model on a GPU: no other GPU is proposed.
+    serves: Callable[[Model, Gpu], bool] = lambda _model, _gpu: True
     #: How a refusal names the need, e.g. ``stack.serving[0].need``; its neighbours (replicas, ...) lie beside it.
     path: str = "need"
 
@@ -277,10 +281,13 @@ def _weights(request: Request) -> _Finding | None:
     others = [
         gpu
         for gpu in catalogue.gpus().values()
-        if nodes.nodes_of(gpu.name) and memory.needed(model, gpu, least, request.precision, shares).fits
+        if nodes.nodes_of(gpu.name)
+        and request.serves(model, gpu)
+        and memory.needed(model, gpu, least, request.precision, shares).fits
     ]
     if not others:
-        largest = max(catalogue.gpus().values(), key=lambda gpu: gpu.memory_mib)
+        served = [gpu for gpu in catalogue.gpus().values() if request.serves(model, gpu)]
+        largest = max(served or catalogue.gpus().values(), key=lambda gpu: gpu.memory_mib)
         allowed = f"a smaller model: the largest GPU, {largest.name}, has {largest.memory_mib} MiB"
         return Refusal(_beside(request, "gpu"), request.gpu.name, allowed, why), None
     others.sort(key=nodes.gpu_hour)
@@ -347,7 +354,7 @@ def _count(request: Request) -> _Finding | None:
         share * request.model.flops_per_document(round(tokens))
         for share, tokens in request.need.tokens.sample(request.model.max_tokens)
     )
-    ratio = load * work / physics.peak(request.gpu, request.precision) / request.replicas * request.gpu_shares
+    ratio = load * work / physics.peak(request.gpu, request.precision) / max(1, request.replicas) * request.gpu_shares
     return _refusal(
         request,
         change,
@@ -376,6 +383,7 @@ def _node(request: Request) -> _Finding | None:
             gpu
             for gpu in sorted(catalogue.gpus().values(), key=nodes.gpu_hour)
             if nodes.cheapest(nodes.nodes_of(gpu.name), 1, pod, shares)
+            and request.serves(request.model, gpu)
             and memory.needed(request.model, gpu, least, request.precision, shares).fits
         ]
         if not others:
@@ -436,7 +444,7 @@ def _sizing(request: Request) -> Sizing:
         raise AssertionError(f"no node although no stage refused one: {request}")
     # A budget above the planned batch is there for the longest texts; the number of texts bounds the step then.
     at_median = batch.tokens // min(need.tokens.p50, request.model.max_tokens)
-    texts = at_median if batch.tokens == batch.texts * need.tokens.p95 else batch.texts
+    texts = min(at_median, _MOST_TEXTS) if batch.tokens == batch.texts * need.tokens.p95 else batch.texts
     scaling = derive(
         each=each, step=batch.seconds, texts=texts, latency_ms=need.latency_ms, ready_seconds=request.ready_seconds
     )

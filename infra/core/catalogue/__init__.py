@@ -137,9 +137,11 @@ def models() -> dict[str, Model]:
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The GPU that a user means by ``name``, in any letter case and by alias; None when there is none."""
-    wanted = re.sub(r"[\s_-]", "", name).upper()
-    for gpu in gpus().values():
-        if wanted in {known.upper() for known in (gpu.name, *gpu.aliases)}:
-            return gpu
-    return None
+    """The GPU that a user means by ``name``, in any letter case and spacing and by alias; None when there is none."""
+    return next(
+        (gpu for gpu in gpus().values() if _plain(name) in {_plain(known) for known in (gpu.name, *gpu.aliases)}), None
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).upper()

@@ -6,10 +6,16 @@ release.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from infra.core import catalogue, quantities
+from infra.core import capacity, catalogue, quantities
+from infra.core.capacity import Node, Pod, Sizing, memory, physics
+from infra.core.capacity.need import rounded
+from infra.core.capacity.physics import Dtype
+from infra.core.capacity.scaling import PATIENCE_SECONDS
 from infra.core.catalogue import Gpu, Model, ModelKind
+from infra.core.engines import needs
 from infra.core.engines.spec import (
     Api,
     EngineSpec,
@@ -46,8 +52,6 @@ _PAYLOAD = 2_000_000
 _LEAST_BATCH_TOKENS = 2048
 #: English text runs at about 4 bytes a token; JSON escapes and other scripts can double it.
 _BYTES_PER_TOKEN = 4
-#: Most clients give up after this, so more texts need not wait than can be answered in it.
-_PATIENCE_SECONDS = 60
 _LEAST_STARTUP_SECONDS = 120
 #: /health took up to 11.3 s where a batch is estimated at 9.7 s (recordings, health), and 15 s never failed.
 _PROBE_MARGIN = 1.5
@@ -58,8 +62,6 @@ _LONGEST_REQUEST_SECONDS = 3600
 #: Disk beside the weights: /tmp and logs.
 _TMP_MIB = 256
 _LOGS_MIB = 256
-_FLASH_ATTENTION_ONLY = {"mistral", "qwen2"}
-_FLASH_ATTENTION_CAPABILITY = 80
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,30 @@ class Request:
     arch: str
     #: What one node offers, where it is known.
     node: Allocatable | None
+    #: Kinds of node that a need may be met with; None: any EC2 type with this GPU.
+    node_kinds: tuple[Node, ...] | None
+    #: Where the stack file says how big a node is, e.g. stack.nodePools[0].instanceType.
+    node_path: str
+    #: Most nodes of the pool, where it is said.
+    max_nodes: int | None
+    image_pull_seconds: int
     #: The image is a local stand-in, which computes on the CPU whatever the node counts.
     stand_in: bool
     #: Secret config keys that are set (names only).
     secrets: frozenset[str]
     #: Name of the Kubernetes Secret that will hold this workload's keys.
     secret_name: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What TEI decides for one workload; only of use where ``refusals`` is empty."""
+
+    spec: EngineSpec
+    replicas: int
+    #: How the workload's need became sizes; None: it has none, or it is refused.
+    sizing: Sizing | None
+    refusals: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True)
@@ -107,7 +127,12 @@ class _Planner:
         self.gpu = request.gpu
         self.reasons: list[Reason] = []
         self.refusals: list[Refusal] = []
-        tokens = request.workload.tokens
+        need = self.workload.need
+        #: Lengths of the texts, and the key that gives them.
+        self.tokens = need.tokens if need else self.workload.tokens
+        self.tokens_key = "need.tokens" if need else "tokens"
+        self.sizing: Sizing | None = None
+        tokens = self.tokens
         #: Longest and usual length of the texts that arrive, in tokens.
         self.longest = (
             min(self.model.max_tokens, tokens.max or self.model.max_tokens) if tokens else (self.model.max_tokens)
@@ -155,10 +180,10 @@ class _Planner:
         if self.model.id in catalogue.models() and self.model.id.startswith("nvidia/"):
             self.refuse("model", self.model.id, "a model with weights on the hub", "NVIDIA ships it inside NIM.")
 
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         gpu, architecture = self.gpu, self.model.architecture
-        default = "float32" if gpu is None or architecture.startswith("gemma3") else "float16"
-        dtype = self.workload.dtype or default
+        default: Dtype = "float32" if gpu is None or architecture.startswith("gemma3") else "float16"
+        dtype: Dtype = self.workload.dtype or default
         if gpu is None and dtype == "float16":
             self.refuse(
                 "dtype",
@@ -166,8 +191,8 @@ class _Planner:
                 "float32",
                 f"Its pool ({self.request.pool_path}.gpu) has no GPU: CPU images compute in float32.",
             )
-        if architecture in _FLASH_ATTENTION_ONLY:
-            if gpu is None or gpu.capability < _FLASH_ATTENTION_CAPABILITY:
+        if architecture in images.FLASH_ATTENTION_ONLY:
+            if gpu is None or gpu.capability < memory.FLASH_ATTENTION_CAPABILITY:
                 on = "CPU nodes" if gpu is None else f"{gpu.name} ({gpu.compute_capability})"
                 self.refuse(
                     "pool",
@@ -224,23 +249,25 @@ class _Planner:
 
     def lengths(self) -> None:
         """Whether the texts' lengths agree with each other and with the model."""
-        tokens = self.workload.tokens
+        tokens, need = self.tokens, self.workload.need
         if tokens is None:
             return
-        if tokens.p50 > tokens.p95:
-            self.refuse("tokens.p50", tokens.p50, f"{tokens.p95} (tokens.p95) or less", "Half is less than 95 %.")
-        if tokens.max is not None and tokens.max < tokens.p95:
-            self.refuse("tokens.max", tokens.max, f"{tokens.p95} (tokens.p95) or more", "No text is longer than max.")
+        if need and self.workload.tokens:
+            given = self.workload.tokens.model_dump(exclude_none=True)
+            self.refuse("tokens", given, "absent", f"{self.request.path}.need.tokens says how long the texts are.")
         for key, value in (("p95", tokens.p95), ("max", tokens.max or 0)):
+            # A need whose p95 is too long is refused with its sizes.
+            if need and key == "p95":
+                continue
             if value > self.model.max_tokens and self.workload.auto_truncate is not True:
                 self.refuse(
-                    f"tokens.{key}",
+                    f"{self.tokens_key}.{key}",
                     value,
                     f"{self.model.max_tokens} or less, or autoTruncate: true",
                     f"The {self.called} takes {self.model.max_tokens} tokens; longer texts are cut or refused.",
                 )
 
-    def batch_tokens(self, dtype: str) -> tuple[int, bool]:
+    def batch_tokens(self, dtype: Dtype) -> tuple[int, bool]:
         """Token budget of a batch, and whether longer texts are cut."""
         given, longest = self.workload.max_batch_tokens, self.model.max_tokens
         truncate = self.workload.auto_truncate
@@ -249,7 +276,8 @@ class _Planner:
             self.because("maxBatchTokens", budget, why)
         else:
             budget = given
-            if given < longest and truncate is not True:
+            # With a need its sizes say what the budget has to hold.
+            if given < longest and truncate is not True and not self.workload.need:
                 self.refuse(
                     "maxBatchTokens",
                     given,
@@ -260,10 +288,13 @@ class _Planner:
         if truncate is None:
             truncate = True
             self.because("autoTruncate", "true", f"texts over {longest} tokens are cut; false answers 422 instead")
-        self._gpu_memory(budget, dtype)
+        if not self.workload.need:
+            self._gpu_memory(budget, dtype)
         return budget, truncate
 
-    def _default_budget(self, dtype: str) -> tuple[int, str]:
+    def _default_budget(self, dtype: Dtype) -> tuple[int, str]:
+        if self.sizing:
+            return self.sizing.max_batch_tokens, self._worked("batch")
         longest = self.model.max_tokens
         if self.gpu is None:
             inputs = estimates.CPU_BATCH_INPUTS
@@ -272,15 +303,15 @@ class _Planner:
             ), f"{inputs} texts of {self.usual} tokens: a CPU batch holds no more"
         budget = max(_LEAST_BATCH_TOKENS, min(_BATCH_TOKENS, _CLIENT_BATCH * self.usual))
         why = f"{_CLIENT_BATCH} texts of {self.usual} tokens, TEI's default of {_BATCH_TOKENS} at most"
-        fits = estimates.largest_gpu_batch(self.model, self.gpu, dtype)
+        fits = memory.largest_batch(self.model, self.gpu, dtype)
         if longest <= fits < budget:
             budget, why = fits, f"what the memory of a {self.gpu.name} holds beside the weights"
         return max(budget, longest), why
 
-    def _gpu_memory(self, budget: int, dtype: str) -> None:
+    def _gpu_memory(self, budget: int, dtype: Dtype) -> None:
         if self.gpu is None:
             return
-        fits = estimates.largest_gpu_batch(self.model, self.gpu, dtype)
+        fits = memory.largest_batch(self.model, self.gpu, dtype)
         if budget <= fits:
             return
         given = self.workload.max_batch_tokens
@@ -313,14 +344,24 @@ class _Planner:
 
     def _concurrent(self, batch: int, machine: Machine) -> int:
         given = self.workload.max_concurrent_requests
+        sizing = self.sizing
+        if given is None and sizing:
+            concurrent = max(2 * batch, sizing.max_concurrent_requests)
+            self.because(
+                "maxConcurrentRequests",
+                concurrent,
+                f"2 batches of {sizing.max_batch_requests} texts and twice the {sizing.scaling.queue_threshold} queued "
+                f"texts that ask for another replica, two lists of {batch} at least; more get 429",
+            )
+            return concurrent
         if given is None:
             # Two lists of the largest size at least: one alone would lock every other client out.
-            patience = int(_PATIENCE_SECONDS / estimates.batch_seconds(self.model, machine, self.usual, 1))
+            patience = int(PATIENCE_SECONDS / estimates.batch_seconds(self.model, machine, self.usual, 1))
             concurrent = max(2 * batch, min(_CONCURRENT_REQUESTS, patience))
             self.because(
                 "maxConcurrentRequests",
                 concurrent,
-                f"texts of {self.usual} tokens that wait, if possible {_PATIENCE_SECONDS} s at most; more get 429",
+                f"texts of {self.usual} tokens that wait, if possible {PATIENCE_SECONDS} s at most; more get 429",
             )
             return concurrent
         if batch > given:
@@ -329,6 +370,14 @@ class _Planner:
                 given,
                 f"{batch} (maxClientBatchSize or topK) or more",
                 f"A list of n texts takes n places at once, so that a list of {batch} is always answered with 429.",
+            )
+        elif sizing and given <= (least := 2 * sizing.max_batch_requests + sizing.scaling.queue_threshold):
+            self.refuse(
+                "maxConcurrentRequests",
+                given,
+                f"{least + 1} or more",
+                f"need asks for another replica from {sizing.scaling.queue_threshold} queued texts on, and 2 batches "
+                f"of {sizing.max_batch_requests} texts wait outside that queue: TEI would answer 429 before.",
             )
         return given
 
@@ -362,6 +411,91 @@ class _Planner:
         self.because("resources.cpu", "2000m", "nothing is known of the node")
         return 2000
 
+    def size(self, dtype: Dtype, cpu: int, workers: int) -> None:
+        """Asks the capacity planner for what the need takes."""
+        need, request = self.workload.need, self.request
+        if need is None:
+            return
+        given = self._written_need()
+        if self.gpu is None:
+            self.refuse(
+                "need",
+                given,
+                "absent, with replicas and tokens in its place, or a pool with a GPU",
+                f"Its pool ({request.pool_path}.gpu) has no GPU, and sizes rest on published rates of GPUs.",
+            )
+        elif dtype == "float32":
+            self.refuse(
+                "need",
+                given,
+                "absent" + (", or dtype: float16" if self.workload.dtype else ""),
+                f"In float32, as the {self.called} would run here (dtype), no rates of GPUs are published.",
+            )
+        else:
+            resources = self.workload.resources
+            host = quantities.mebibytes(resources.memory) if resources.memory else self._host_mib(workers, 1)
+            question = capacity.Request(
+                need,
+                self.model,
+                self.gpu,
+                replicas=self.workload.replicas,
+                max_batch_tokens=self.workload.max_batch_tokens,
+                node_kinds=request.node_kinds,
+                max_nodes=request.max_nodes,
+                pod=Pod(cpu, host),
+                serves=images.serves,
+            )
+            place = needs.Place(request.path, request.pool_path, request.node_path, self.called)
+            answer = needs.meet(question, place)
+            if isinstance(answer, Sizing):
+                self.sizing = answer
+            else:
+                self.refusals.extend(answer)
+
+    def _written_need(self) -> dict[str, Any]:
+        return self.workload.need.model_dump(by_alias=True, exclude_none=True) if self.workload.need else {}
+
+    def _worked(self, key: str) -> str:
+        """How the capacity planner came to a value."""
+        lines = dict(line.split(": ", 1) for line in self.sizing.arithmetic) if self.sizing else {}
+        return lines[key]
+
+    def _host_mib(self, workers: int, budget: int) -> int:
+        """Host memory of the process; on a GPU whatever the budget is."""
+        tokens = min(self.model.max_tokens, budget)
+        inputs = estimates.inputs_per_batch(self.gpu, tokens, budget)
+        return estimates.host_memory_mib(self.model, self.gpu, workers, tokens, inputs)
+
+    def replicas(self) -> int:
+        if self.workload.replicas is not None:
+            return self.workload.replicas
+        if self.sizing is None:
+            return 1
+        self.because("replicas", self.sizing.replicas, self._worked("replicas"))
+        return self.sizing.replicas
+
+    def expect(self, dtype: Dtype, machine: Machine, replicas: int) -> None:
+        """What the deployment can be expected to serve."""
+        tokens = min(self.model.max_tokens, self.tokens.p95 if self.tokens else self.model.max_tokens)
+        which = f"{self.tokens_key}.p95" if self.tokens else "the model's longest"
+        texts = f"of {replicas} {'replica' if replicas == 1 else 'replicas'} with texts of {tokens} tokens ({which})"
+        if self.gpu is None:
+            least = replicas / estimates.batch_seconds(self.model, machine, tokens, 1)
+            self.because("expected", f"{rounded(least)} documents/s", f"a lower estimate {texts}: 20 GFLOP/s per core")
+            return
+        if dtype == "float32":
+            self.because("expected", "not known", "no rates of GPUs in float32 are published")
+            return
+        rate = physics.rates(self.model, self.gpu, tokens)
+        why = f"typical · best published on {self.gpu.name} {texts} in full batches"
+        if rate.typical * tokens > physics.HTTP_TOKENS_PER_SECOND:
+            why += f"; over HTTP nobody published more than {physics.HTTP_TOKENS_PER_SECOND:,} tokens/s: measure first"
+        if self.request.stand_in:
+            why += "; the stand-in computes on the CPU and serves less"
+        self.because(
+            "expected", f"{rounded(replicas * rate.typical)} · {rounded(replicas * rate.best)} documents/s", why
+        )
+
     def memory_mib(self, workers: int, budget: int) -> int:
         tokens = min(self.model.max_tokens, budget)
         inputs = estimates.inputs_per_batch(self.gpu, tokens, budget)
@@ -377,14 +511,14 @@ class _Planner:
                     "the process at start.",
                 )
             return quantities.mebibytes(given)
-        total = estimates.host_memory_mib(self.model, self.gpu, workers, tokens, inputs)
+        total = self._host_mib(workers, budget)
         batch = f", a batch of {inputs} x {tokens} tokens" if self.gpu is None else ""
         self.because("resources.memory", f"{total}Mi", f"weights, {workers} tokenizers{batch}, 1 GiB of program")
         return total
 
     def disk_mib(self) -> tuple[int | None, int]:
         """Limit of the cache directory (None: a claim), and the pod's ephemeral storage."""
-        cache, weights = self.workload.cache, estimates.weights_mib(self.model)
+        cache, weights = self.workload.cache, memory.weights_mib(self.model)
         size: int | None = None
         if cache.existing_claim:
             self.because("cache", cache.existing_claim, "a claim; pods on several nodes need it to be ReadWriteMany")
@@ -440,7 +574,7 @@ class _Planner:
         for name, value, allowed, why in variables.faults(
             workload.env,
             plain,
-            flash_attention_only=self.model.architecture in _FLASH_ATTENTION_ONLY,
+            flash_attention_only=self.model.architecture in images.FLASH_ATTENTION_ONLY,
             weights_at_hand=workload.cache.existing_claim is not None,
         ):
             faulty.add(name)
@@ -481,9 +615,15 @@ class _Planner:
         longest = max(30, math.ceil(queue + batch_seconds))
         self.because("longestRequest", f"{longest} s", f"{concurrent} texts of {self.usual} tokens wait, 30 s at least")
         if longest > _LONGEST_REQUEST_SECONDS:
+            key: str = "pool"
+            value: object = self.workload.pool
+            if self.workload.max_concurrent_requests:
+                key, value = "maxConcurrentRequests", self.workload.max_concurrent_requests
+            elif self.workload.need:
+                key, value = "need", self._written_need()
             self.refuse(
-                "maxConcurrentRequests" if self.workload.max_concurrent_requests else "pool",
-                self.workload.max_concurrent_requests or self.workload.pool,
+                key,
+                value,
                 "fewer waiting texts, or a longestRequestSeconds of your own",
                 f"The last of {concurrent} waiting texts would be answered after {longest} s, and no pod could end "
                 "before.",
@@ -516,20 +656,21 @@ class _Planner:
                 f"{seconds:.0f} s.",
             )
 
-    def spec(self) -> EngineSpec:
+    def describe(self) -> Description:
         workload, model = self.workload, self.model
         self.served()
         self.explain_revision()
         tag, dtype, pooling = self.tag(), self.dtype(), self.pooling()
         self.lengths()
-        budget, truncate = self.batch_tokens(dtype)
         cpu = self.cpu_millicores()
+        workers = workload.tokenization_workers or max(1, cpu // 1000)
+        self.size(dtype, cpu, workers)
+        budget, truncate = self.batch_tokens(dtype)
         machine = Machine(None if self.request.stand_in else self.gpu, cpu / 1000, dtype)
         client = self.client_limits(machine)
-        workers = workload.tokenization_workers or max(1, cpu // 1000)
         if not workload.tokenization_workers:
             self.because("tokenizationWorkers", workers, "the CPU limit; TEI would start one per core of the node")
-        memory = self.memory_mib(workers, budget)
+        memory_mib = self.memory_mib(workers, budget)
         cache_mib, ephemeral_mib = self.disk_mib()
         # TEI warms up with texts as long as the model takes, whatever arrives later.
         warm_up = self.batch_time(machine, model.max_tokens, budget)
@@ -539,9 +680,11 @@ class _Planner:
         self.because(
             "startup",
             f"{startup} s",
-            f"{estimates.weights_mib(model)} MiB at 100 Mbit/s, load, warm-up; {_LEAST_STARTUP_SECONDS} s at least",
+            f"{memory.weights_mib(model)} MiB at 100 Mbit/s, load, warm-up; {_LEAST_STARTUP_SECONDS} s at least",
         )
         longest = self.longest_request(machine, client.concurrent, batch_seconds, budget)
+        replicas = self.replicas()
+        self.expect(dtype, machine, replicas)
         env = self.environment(
             {
                 "MODEL_ID": workload.model,
@@ -550,6 +693,7 @@ class _Planner:
                 "DTYPE": dtype,
                 "POOLING": pooling,
                 "MAX_BATCH_TOKENS": str(budget),
+                **({"MAX_BATCH_REQUESTS": str(self.sizing.max_batch_requests)} if self.sizing else {}),
                 "MAX_CONCURRENT_REQUESTS": str(client.concurrent),
                 "MAX_CLIENT_BATCH_SIZE": str(client.batch),
                 "PAYLOAD_LIMIT": str(client.payload),
@@ -564,7 +708,7 @@ class _Planner:
             },
             cpu,
         )
-        return EngineSpec(
+        spec = EngineSpec(
             engine="tei",
             version=workload.version,
             registry=images.REGISTRY,
@@ -580,7 +724,7 @@ class _Planner:
             ),
             resources=Resources(
                 cpu_millicores=cpu,
-                memory_mib=memory,
+                memory_mib=memory_mib,
                 ephemeral_storage_mib=ephemeral_mib,
                 gpus=1 if self.gpu else 0,
             ),
@@ -602,13 +746,19 @@ class _Planner:
             longest_request_seconds=longest,
             reasons=tuple(self.reasons),
         )
+        return Description(spec, replicas, self._until_ready(startup), tuple(self.refusals))
+
+    def _until_ready(self, startup: int) -> Sizing | None:
+        """The sizing with the waits of scaling, which follow from how long a replica takes to be ready."""
+        if self.sizing is None:
+            return None
+        ready = self.request.image_pull_seconds + startup
+        answer = capacity.size(replace(self.sizing.request, ready_seconds=ready))
+        if not isinstance(answer, Sizing):
+            raise AssertionError(f"the time to be ready decides no size: {answer.refusals}")
+        return answer
 
 
-def describe(request: Request) -> tuple[EngineSpec, tuple[Refusal, ...]]:
-    """What TEI decides for one workload, with every reason to refuse it.
-
-    The description is only of use when there is no refusal.
-    """
-    planner = _Planner(request)
-    spec = planner.spec()
-    return spec, tuple(planner.refusals)
+def describe(request: Request) -> Description:
+    """What TEI decides for one workload, with every reason to refuse it."""
+    return _Planner(request).describe()

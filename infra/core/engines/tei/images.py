@@ -5,7 +5,8 @@ backends/candle/src/compute_cap.rs at 0d124dc (2026-07-24).
 """
 
 from infra.core import catalogue
-from infra.core.catalogue import Gpu
+from infra.core.capacity.memory import FLASH_ATTENTION_CAPABILITY
+from infra.core.catalogue import Gpu, Model
 
 REGISTRY = "ghcr.io"
 REPOSITORY = "huggingface/text-embeddings-inference"
@@ -21,6 +22,8 @@ _STARTS_ON = {80: range(80, 90), 86: range(86, 90), 120: range(120, 122)}
 _EXPERIMENTAL = {75, 90, 100, 120, 121}
 #: The only GPU image that is built for arm64 (DGX Spark).
 _ARM64 = {121}
+#: Architectures that TEI serves with flash attention 2 and float16 only.
+FLASH_ATTENTION_ONLY = {"mistral", "qwen2"}
 _CPU_PREFIXES = {"amd64": "cpu-", "arm64": "cpu-arm64-"}
 
 
@@ -40,8 +43,18 @@ def experimental(gpu: Gpu | None) -> bool:
 
 def supported_gpus() -> str:
     """Names of the catalogue's GPUs that have an image for amd64 hosts, for messages."""
+    return ", ".join(gpu.name for gpu in catalogue.gpus().values() if _on_amd64(gpu))
+
+
+def serves(model: Model, gpu: Gpu) -> bool:
+    """Whether TEI runs ``model`` on ``gpu`` in amd64 hosts: an image, and flash attention where the model needs it."""
+    flash = model.architecture not in FLASH_ATTENTION_ONLY or gpu.capability >= FLASH_ATTENTION_CAPABILITY
+    return flash and _on_amd64(gpu)
+
+
+def _on_amd64(gpu: Gpu) -> bool:
     amd64 = {instance.gpu for instance in catalogue.instance_types().values() if instance.arch == "amd64"}
-    return ", ".join(gpu.name for gpu in catalogue.gpus().values() if gpu.name in amd64 and prefix_for(gpu) is not None)
+    return gpu.name in amd64 and prefix_for(gpu) is not None
 
 
 def runs(prefix: str, gpu: Gpu | None) -> bool:
