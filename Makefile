@@ -10,7 +10,7 @@ RUN := .venv/bin/python -m
 # Another lock is another stamp, so a stale environment is brought up to date by whatever is run next.
 STAMP := .venv/.installed-$(shell cat requirements-bootstrap.lock requirements.lock pyproject.toml | cksum | tr -cd 0-9)
 
-.PHONY: help up down status plan smoke capacity shell toolchain test lint
+.PHONY: help up down status plan render check smoke capacity shell toolchain test lint
 
 help: ## This list
 	@echo "make TARGET [STACK=$(STACK)] [TIER=core] [ARGS=--help]"
@@ -31,6 +31,12 @@ plan: $(STAMP) ## What STACK would deploy, and why each value became what it is
 smoke: $(STAMP) ## Test what is deployed of STACK, in any cluster
 	@$(RUN) scripts.smoke --stack $(STACK) $(ARGS)
 
+render: $(STAMP) ## manifests/STACK: what STACK puts into the cluster, secrets redacted
+	@$(RUN) scripts.render --stack $(STACK) $(ARGS)
+
+check: $(STAMP) ## What must not be deployed: the rules over STACK, without a cluster
+	@$(RUN) scripts.check --stack $(STACK) $(ARGS)
+
 capacity: $(STAMP) ## What a load needs on which GPU, without a stack: ARGS="--model BAAI/bge-m3 --tokens 512 --docs-per-second 100"
 	@$(RUN) scripts.capacity $(ARGS)
 
@@ -44,11 +50,13 @@ test: $(STAMP) ## All tests, or those of one TIER: core program policy local clu
 	$(if $(filter-out $(TIERS),$(TIER)),$(error TIER=$(TIER) is not one of: $(TIERS)))
 	@$(RUN) pytest $(if $(TIER),-m $(TIER)) $(ARGS)
 
-lint: $(STAMP) ## Format, lint, types and import rules
+lint: $(STAMP) ## Format, lint, types, import rules, and that generated files are current
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
+	@$(RUN) scripts.schema --check
+	@$(RUN) scripts.render --check
 
 $(STAMP): requirements-bootstrap.lock requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || \
