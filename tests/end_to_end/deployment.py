@@ -46,6 +46,12 @@ class Deployment:
             check=False,
         )
 
+    def read(self, *arguments: str) -> str:
+        """Runs a command that only reads the state, and has to succeed; returns what it printed."""
+        done = self.pulumi(*arguments, stack_file=False)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
     def write(self, stack: dict[str, Any], secrets: Mapping[str, str] | None = None) -> None:
         """Writes the stack file; secrets are encrypted by the CLI, which reads them from its standard input."""
         kept = yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
