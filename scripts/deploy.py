@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 
 from local.paths import CHECKOUT, state_dir
 from scripts.command import CommandError
@@ -56,21 +57,32 @@ def up(stack: str, environment: Mapping[str, str]) -> None:
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> tuple[int, bool]:
-    """Exit code, and whether Ctrl-C was pressed.
+    """Exit code, and whether Ctrl-C was pressed. After SIGTERM it ends this process, once Pulumi has ended.
 
-    Ctrl-C reaches Pulumi too, which then ends its operations and writes its state: subprocess.run would kill it.
+    Pulumi ends its operations and writes its state when it is interrupted, for which subprocess.run gives no time.
     """
-    interrupted = False
-    with subprocess.Popen(command, cwd=CHECKOUT, env=dict(environment), stdin=subprocess.DEVNULL) as process:
-        while True:
-            try:
-                return process.wait(), interrupted
-            except KeyboardInterrupt:
-                interrupted = True
-            except SystemExit:
-                # SIGTERM came to this process alone.
+    came: set[int] = set()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.add(number)
+        # Ctrl-C reaches Pulumi by itself, SIGTERM comes to this process alone.
+        for process in running if number == signal.SIGTERM else ():
+            process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with subprocess.Popen(command, cwd=CHECKOUT, env=dict(environment), stdin=subprocess.DEVNULL) as process:
+            running.append(process)
+            if signal.SIGTERM in came:
                 process.send_signal(signal.SIGINT)
-                raise
+            code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGTERM in came:
+        sys.exit(143)
+    return code, signal.SIGINT in came
 
 
 def end_plugins() -> None:
