@@ -131,8 +131,11 @@ def _interrupted(state: Path, up: str, sent: signal.Signals) -> int:
         return process.wait()
 
 
-#: Ends its work when it is interrupted, which takes longer than subprocess.run would wait before it kills.
-ENDS_IN_PEACE = "trap 'sleep 0.6; echo saved > {folder}/saved; exit 1' INT; echo working; while :; do sleep 0.05; done"
+#: Ends its work when it is interrupted, which takes longer than subprocess.run would wait before it kills. Where nobody
+#: interrupts it, it ends after a minute.
+ENDS_IN_PEACE = (
+    "trap 'sleep 0.6; echo saved > {folder}/saved; exit 1' INT; echo working; for i in $(seq 1200); do sleep 0.05; done"
+)
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
