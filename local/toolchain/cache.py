@@ -104,9 +104,13 @@ class Entry:
         return self.path
 
     def _forget_old(self, keep: int) -> None:
-        entries = sorted(self.path.parent.glob(f"{self.name}-*"), key=lambda p: p.stat().st_mtime, reverse=True)
-        for old in entries[keep:]:
-            shutil.rmtree(old, ignore_errors=True)  # another checkout may be doing the same
+        # Another checkout may be doing the same: an entry may be gone at any moment.
+        used: dict[Path, float] = {}
+        for entry in self.path.parent.glob(f"{self.name}-*"):
+            with contextlib.suppress(FileNotFoundError):
+                used[entry] = entry.stat().st_mtime
+        for old in sorted(used, key=used.__getitem__, reverse=True)[keep:]:
+            shutil.rmtree(old, ignore_errors=True)
 
     @contextlib.contextmanager
     def _lock(self, reporter: Reporter) -> Iterator[None]:

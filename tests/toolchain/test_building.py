@@ -51,6 +51,18 @@ def test_a_key_tells_where_one_part_ends() -> None:
     assert content_key(["ab", "c"]) != content_key(["a", "bc"])
 
 
+def test_an_entry_that_goes_while_old_ones_are_removed_does_no_harm(cache: Path, reporter: Reporter) -> None:
+    built = cache / "built"
+    built.mkdir(parents=True)
+    (built / "thing-old").mkdir()
+    os.utime(built / "thing-old", (0, 0))
+    # Listed, and not there when it is looked at.
+    (built / "thing-gone").symlink_to(cache / "nowhere")
+    path = Entry("thing", "new").obtain(reporter, lambda _work, _out: None, keep=1)
+    assert path.is_dir()
+    assert not (built / "thing-old").exists()
+
+
 def test_a_built_program_runs_and_the_checkout_stays_as_it_was(tiny: GoProgram, reporter: Reporter) -> None:
     need_go()
     before = {p: p.read_bytes() for p in tiny.folder.iterdir()}
