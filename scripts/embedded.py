@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from infra.core import catalogue
+from infra.core.plan import Plan
 from local import cluster, pulumi_host, toolchain
 from local.paths import state_dir
 from scripts.access import Access
@@ -17,6 +19,28 @@ STACK = "local"
 def exists() -> bool:
     """Whether `make up` has made a cluster here that `make down` has not removed."""
     return cluster.kubeconfig_path().exists()
+
+
+def options(plan: Plan) -> cluster.Options:
+    """The one node of the embedded cluster, with as many GPUs as the pools of ``plan`` say that their nodes have.
+
+    Where a pool does not say it, the workloads' GPUs count. Raises CommandError for pools of different GPUs.
+    """
+    pools = [pool for pool in plan.pools if pool.gpu is not None]
+    kinds = sorted({pool.gpu for pool in pools if pool.gpu is not None})
+    if not kinds:
+        return cluster.Options(gpus=0)
+    if len(kinds) > 1:
+        where = ", ".join(f"{pool.name} ({pool.gpu})" for pool in pools)
+        raise CommandError(
+            f"stack {plan.stack}: the embedded cluster is one node with one kind of GPU, and the node pools are "
+            f"{where}; give all of them the same gpu, or deploy to a cluster that has these nodes"
+        )
+    gpus = sum(
+        pool.gpus_wanted if pool.nodes is None or pool.gpus_per_node is None else pool.nodes * pool.gpus_per_node
+        for pool in pools
+    )
+    return cluster.Options(gpus=gpus, gpu_product=catalogue.gpus()[kinds[0]].product_label)
 
 
 def environment(programs: Mapping[str, Path] | None = None) -> dict[str, str]:

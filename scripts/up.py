@@ -38,14 +38,14 @@ def main() -> int:
     started = time.monotonic()
     # What the cluster or the plan would refuse is said now, not after a build.
     require_root_on_linux()
-    plan.of(embedded.STACK)
+    node = embedded.options(plan.of(embedded.STACK))
     if not embedded.exists():
         # What an interrupted `make down` may have left describes objects of a cluster that is gone.
         embedded.remove()
     with console.reporter() as reporter:
         programs = toolchain.ensure(toolchain.ALL, reporter)
         built = images.ensure(reporter)
-        cluster.of_checkout().up(reporter, programs, built)
+        cluster.of_checkout(node).up(reporter, programs, built)
     environment = embedded.environment(programs)
     deploy.up(embedded.STACK, environment)
     contract = source.from_stack(embedded.STACK, environment)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from infra.core import plan, settings
 from infra.core.contract import WorkloadContract
 from local import toolchain
+from local.cluster import Options
 from local.toolchain import CLIENT, Found
 from scripts import command, embedded, up
 from scripts.command import CommandError
+from tests import stacks
 from tests.scripts.conftest import API_KEY, planned
 
 pytestmark = pytest.mark.core
@@ -74,6 +77,38 @@ def test_removal_leaves_what_others_put_into_the_state_directory(state: Path) ->
     (state / "of-a-test").rmdir()
     embedded.remove()
     assert not state.exists()
+
+
+def _node(*pools: dict[str, Any], **workload: Any) -> Options:
+    """The node for the stack ``local`` with these pools."""
+    stack = stacks.local(**workload)
+    stack["nodePools"] = [stack["nodePools"][0] | pool for pool in pools]
+    return embedded.options(plan.make(settings.load(stack), name="local"))
+
+
+_OFFER = {"cpu": "8", "memory": "32Gi"}
+
+
+def test_the_node_has_the_gpus_that_the_pools_say() -> None:
+    assert _node({}) == Options(gpus=2, gpu_product="NVIDIA-L4")
+    assert _node({"gpu": "A10G", "nodes": 2, "allocatable": _OFFER | {"gpus": 4}}) == Options(8, "NVIDIA-A10G")
+    assert _node({}, {"name": "more"}) == Options(gpus=4)
+
+
+def test_where_a_pool_does_not_say_how_many_gpus_it_has_those_of_the_workloads_count() -> None:
+    assert _node({"nodes": None}, replicas=3) == Options(gpus=3)
+
+
+def test_pools_of_different_gpus_are_one_line_because_there_is_one_node() -> None:
+    with pytest.raises(CommandError, match=r"node pools are l4 \(L4\), big \(A100\)") as caught:
+        _node({}, {"name": "big", "gpu": "A100"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stack_without_gpus_gets_a_node_without_gpus() -> None:
+    cpu = {"gpu": None, "allocatable": _OFFER}
+    assert _node(cpu).gpus == 0
+    assert _node({}, cpu | {"name": "cpu"}) == Options(gpus=2), "a CPU pool beside it changes nothing"
 
 
 def _workload(**changes: Any) -> WorkloadContract:
