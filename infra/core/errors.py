@@ -1,5 +1,6 @@
 """How the blueprint says no: one line per mistake, all of them at once."""
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -41,3 +42,15 @@ def quoted(value: object) -> str:
         # Python refuses to print integers of more than 4300 digits.
         return "a number of thousands of digits"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def nearest_first(given: str, known: Iterable[str]) -> str:
+    """All of ``known`` for a message; first the one that ``given`` probably means, where one resembles it."""
+    names = {name.lower(): name for name in known}
+    near = [names.pop(name) for name in difflib.get_close_matches(given.lower(), names, n=1)]
+    return ", ".join([*(f"{name} (nearest)" for name in near), *names.values()])
+
+
+def counted(number: int, noun: str) -> str:
+    """``number`` with ``noun`` in the right form: 1 node, 2 nodes."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,6 +1,5 @@
 """Settings and catalogue in, values out. Every choice and every refusal happens here; components only write it down."""
 
-import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from infra.core.capacity import Cost, Latency, Node, Scaling, Sizing, node_of
 from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
-from infra.core.errors import Refusal, RefusedError, quoted
+from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
 from infra.core.settings import Allocatable, CustomModel, Images, NodePool, Stack, TeiWorkload
 
 #: Taint that GPU nodes carry by convention, with any value; the admission plugin of managed clusters adds the same.
@@ -284,7 +283,7 @@ class _Planner:
             path = f"nodePools[{index}]"
             gpu = catalogue.find_gpu(pool.gpu) if pool.gpu else None
             if pool.gpu and gpu is None:
-                known = ", ".join(catalogue.gpus())
+                known = nearest_first(pool.gpu, catalogue.gpus())
                 self.refuse(f"{path}.gpu", pool.gpu, known, "The catalogue has no other GPU.")
             self._selector(path, pool, gpu)
             found = _Pool(pool, f"stack.{path}", gpu, self._arch(path, pool, gpu), self._node(path, pool, gpu))
@@ -312,7 +311,8 @@ class _Planner:
                 f"That is the label of a {other.name}, {path}.gpu is {gpu.name}.",
             )
         instance = catalogue.instance_types().get(pool.node_selector.get(_INSTANCE_LABEL, ""))
-        if instance and instance.gpu != (gpu.name if gpu else None):
+        # A GPU that was refused says nothing about what goes with it.
+        if instance and not (pool.gpu and gpu is None) and instance.gpu != (gpu.name if gpu else None):
             self.refuse(
                 f"{path}.nodeSelector.{_INSTANCE_LABEL}",
                 instance.name,
@@ -331,16 +331,23 @@ class _Planner:
             return pool.allocatable
         if pool.allocatable:
             self.refuse(f"{path}.allocatable", "a value", "absent", "instanceType says what a node offers.")
-        instance = catalogue.instance_types().get(pool.instance_type)
+        types = catalogue.instance_types()
+        instance = types.get(pool.instance_type)
+        fitting = [row.name for row in types.values() if gpu and row.gpu == gpu.name and row.gpu_count]
         if instance is None:
-            self.refuse(f"{path}.instanceType", pool.instance_type, "an EC2 GPU instance type", "Not in the catalogue.")
-            return None
-        if gpu is None or instance.gpu != gpu.name:
             self.refuse(
                 f"{path}.instanceType",
                 pool.instance_type,
-                ", ".join(row.name for row in catalogue.instance_types().values() if gpu and row.gpu == gpu.name)
-                or "a pool with a GPU",
+                nearest_first(pool.instance_type, fitting) or "an EC2 instance type with a GPU, and gpu to match",
+                "The catalogue has no EC2 instance type of this name"
+                + (f" with {gpu.name} GPUs, which {path}.gpu asks for." if gpu else "."),
+            )
+            return None
+        if (gpu is None or instance.gpu != gpu.name) and not (pool.gpu and gpu is None):
+            self.refuse(
+                f"{path}.instanceType",
+                pool.instance_type,
+                ", ".join(fitting) or "a pool with a GPU",
                 f"{pool.instance_type} has {instance.gpu} GPUs, {path}.gpu is {pool.gpu or 'absent'}.",
             )
         if instance.gpu_count == 0:
@@ -438,18 +445,9 @@ class _Planner:
         )
 
     def _known_models(self, given: str) -> str:
-        near = difflib.get_close_matches(given, self.models, n=2)
         own = [f"{model} ({place}.id)" for model, place in self.places.items()]
-        return (
-            ", ".join(
-                [
-                    *(model for model in near if model not in self.places),
-                    *own,
-                    "others of infra/core/catalogue/models.yaml",
-                ]
-            )
-            + ", or one that stack.models describes"
-        )
+        served = [model.id for model in catalogue.models().values() if tei.on_the_hub(model)]
+        return ", ".join([*own, nearest_first(given, served)]) + ", or one that stack.models describes"
 
     def _rollout(self, path: str, workload: TeiWorkload, replicas: int, reasons: list[Reason]) -> None:
         rollout = workload.rollout
@@ -499,12 +497,15 @@ class _Planner:
             ("memory", wanted.memory_mib, quantities.mebibytes(node.memory), "Mi"),
         ):
             if needs > offers:
-                self.refuse(
-                    f"{path}.resources.{resource}",
-                    f"{needs}{unit}",
-                    f"{offers}{unit} at most, or a pool with bigger nodes",
-                    f"{_offer(pool, resource)} is what a node of pool {workload.pool} offers, so the pod would stay "
-                    "Pending.",
+                written = getattr(workload.resources, resource)
+                self.refusals.append(
+                    Refusal(
+                        f"stack.{path}.resources.{resource}",
+                        quoted(written) if written else f"nothing, planned {needs}{unit} for model {workload.model}",
+                        f"{offers}{unit} at most, {'' if written else 'a smaller model, '}or a pool with bigger nodes",
+                        f"{_offer(pool, resource)} is what a node of pool {workload.pool} offers, so the pod would "
+                        "stay Pending.",
+                    )
                 )
 
     def _pool_fit(self, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
@@ -516,22 +517,26 @@ class _Planner:
             places = {planned.name: f"serving[{at}]" for at, planned in enumerate(self.stack.serving)}
             names = ", ".join(f"{places[w.name]}.replicas: {w.replicas}" for w in here)
             surges = ", ".join(f"{places[w.name]}.rollout.maxSurge: {w.max_surge}" for w in here if w.max_surge)
-            offer = f"{nodes} nodes with {node.cpu} CPU, {node.memory} and {node.gpus} GPUs ({_offer(pool)})"
+            offer = (
+                f"{counted(nodes, 'node')} with {node.cpu} CPU, {node.memory} and {counted(node.gpus, 'GPU')} "
+                f"({_offer(pool)})"
+            )
+            those = f"{counted(pods, 'pod')} ({names})"
             path = f"{pool.path.removeprefix('stack.')}.nodes"
             if steady > nodes:
                 self.refuse(
                     path,
                     nodes,
                     f"{steady} or more, fewer replicas, or smaller resources",
-                    f"{pods} pods ({names}) do not fit {offer}: the last ones would stay Pending.",
+                    f"No room on {offer} for {those}: the last ones would stay Pending.",
                 )
             elif rolling > nodes:
                 self.refuse(
                     path,
                     nodes,
                     f"{rolling} or more, or rollout.maxSurge: 0",
-                    f"{pods} pods ({names}) fit {offer}, but a rollout starts new ones beside them "
-                    f"({surges}): they would stay Pending and the old ones would be kept.",
+                    f"No room on {offer} beside {those} for the new ones of a rollout ({surges}): they "
+                    "would stay Pending and the old ones would be kept.",
                 )
         return PlannedPool(
             name=pool.settings.name,
@@ -664,7 +669,11 @@ def _budgets(
         Reason(
             "progressDeadline", f"{step} s", f"pull {pull} s, startup, drain of the old pod, {_SLACK_SECONDS} s slack"
         ),
-        Reason("rollout", f"{step * steps} s", f"{steps} steps of {at_once} pods; Pulumi waits that long"),
+        Reason(
+            "rollout",
+            f"{step * steps} s",
+            f"{counted(steps, 'step')} of {counted(at_once, 'pod')}; Pulumi waits that long",
+        ),
     ]
     return Budgets(
         image_pull=pull,

@@ -219,6 +219,27 @@ def test_cpu_and_memory_of_the_default_fit_the_smallest_node_of_every_family() -
         assert not [line for line in refused(given_stack) if ".resources." in line], instance.name
 
 
+def test_memory_that_nobody_asked_for_is_called_planned_for_the_model() -> None:
+    given_stack = stack(pool={"instanceType": "g6.xlarge"}, model="intfloat/e5-mistral-7b-instruct")
+    line = refused_at(given_stack, "serving[0].resources.memory")
+    assert "got nothing, planned 19200Mi for model intfloat/e5-mistral-7b-instruct;" in line
+
+
+def test_a_misspelt_instance_type_is_answered_with_the_nearest_of_the_gpu() -> None:
+    line = refused_at(stack("L4", pool={"instanceType": "g6.xlrage"}), "nodePools[0].instanceType")
+    assert "allowed: g6.xlarge (nearest), g6.2xlarge, " in line
+    assert "g5." not in line
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [{"instanceType": "g6.xlarge"}, {"nodeSelector": {"node.kubernetes.io/instance-type": "g6.xlarge"}}],
+)
+def test_what_goes_with_a_misspelt_gpu_is_not_refused_as_well(pool: dict[str, Any]) -> None:
+    [line] = refused(stack("L44", pool=pool))
+    assert line.startswith("stack.nodePools[0].gpu: got 'L44'; allowed: L4 (nearest), V100, ")
+
+
 @pytest.mark.parametrize("kind", ["g4ad.xlarge", "g6", "m7i.large"])
 def test_an_instance_type_without_nvidia_gpus_is_refused(kind: str) -> None:
     refused_at(stack(pool={"instanceType": kind}), "nodePools[0].instanceType")
@@ -391,6 +412,23 @@ def test_pooling_that_nobody_names_is_asked_for() -> None:
 
 def test_an_unknown_model_is_refused() -> None:
     assert "stack.models" in refused_at(stack(model="acme/none"), "serving[0].model")
+
+
+def test_an_unknown_model_is_answered_with_the_nearest_and_all_that_tei_serves() -> None:
+    line = refused_at(stack(model="bge-m3"), "serving[0].model")
+    assert "allowed: BAAI/bge-m3 (nearest), " in line
+    served = [model for model in catalogue.models() if not model.startswith("nvidia/")]
+    assert all(model in line for model in served)
+    assert "nvidia/" not in line
+
+
+def test_one_node_one_gpu_and_one_step_are_written_in_the_singular() -> None:
+    pool = {"nodes": 1, "allocatable": {"cpu": "8", "memory": "64Gi", "gpus": 1}}
+    assert "No room on 1 node with 8 CPU, 64Gi and 1 GPU (" in refused_at(
+        stack(pool=pool, replicas=2), "nodePools[0].nodes"
+    )
+    reasons = {reason.field: reason.why for reason in workload().reasons}
+    assert reasons["rollout"].startswith("1 step of 1 pod;")
 
 
 def test_an_unknown_pool_is_refused_with_the_pools_there_are() -> None:

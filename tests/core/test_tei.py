@@ -10,6 +10,7 @@ from infra.core.capacity import memory
 from infra.core.catalogue import Gpu
 from infra.core.engines.tei import estimates, images
 from infra.core.engines.tei.estimates import Machine
+from tests import stacks
 from tests.core.plans import env, made, refused, refused_at, stack, workload
 
 pytestmark = pytest.mark.core
@@ -476,3 +477,12 @@ def test_the_largest_batch_of_every_gpu_grows_with_its_memory(gpu: Gpu) -> None:
     bigger = gpu.model_copy(update={"memory_mib": 2 * gpu.memory_mib})
     assert 0 < memory.largest_batch(model, gpu, "float32") < memory.largest_batch(model, gpu, "float16")
     assert memory.largest_batch(model, bigger, "float16") > memory.largest_batch(model, gpu, "float16")
+
+
+def test_a_model_too_slow_for_a_stand_in_is_not_answered_with_the_gpu_that_the_pool_has() -> None:
+    given = stacks.local(model="BAAI/bge-m3")
+    del given["serving"][0]["maxBatchTokens"], given["serving"][0]["resources"]
+    [line] = refused(given)
+    assert line.startswith("stack.serving[0].model: got 'BAAI/bge-m3'; ")
+    assert "a pool with a GPU" not in line
+    assert "The stand-in (images.standInRegistry) computes on the CPU, whatever GPU a node counts." in line

@@ -116,6 +116,11 @@ class _Client:
     payload: int
 
 
+def on_the_hub(model: Model) -> bool:
+    """Whether TEI can load a model of the catalogue; those of nvidia/ are shipped inside NIM."""
+    return not model.id.startswith("nvidia/")
+
+
 class _Planner:
     """Collects values, reasons and refusals of one workload."""
 
@@ -177,7 +182,7 @@ class _Planner:
 
     def served(self) -> None:
         """Whether TEI can serve this model at all."""
-        if self.model.id in catalogue.models() and self.model.id.startswith("nvidia/"):
+        if self.model.id in catalogue.models() and not on_the_hub(self.model):
             self.refuse("model", self.model.id, "a model with weights on the hub", "NVIDIA ships it inside NIM.")
 
     def dtype(self) -> Dtype:
@@ -602,7 +607,8 @@ class _Planner:
     def longest_request(self, machine: Machine, concurrent: int, batch_seconds: float, budget: int) -> int:
         given = self.workload.longest_request_seconds
         if given is not None:
-            if given < batch_seconds:
+            # A batch that takes longer is refused as such.
+            if given < batch_seconds <= _LONGEST_BATCH_SECONDS:
                 self.refuse(
                     "longestRequestSeconds",
                     given,
@@ -646,14 +652,17 @@ class _Planner:
                     )
                     if value is not None
                 ),
-                ("pool", self.workload.pool),
+                ("model", self.workload.model) if self.request.stand_in else ("pool", self.workload.pool),
             )
+            why = f"In its pool ({self.request.pool_path}) a batch of {budget} tokens of the {self.called} takes "
+            if self.request.stand_in:
+                why = f"The stand-in (images.standInRegistry) computes on the CPU, whatever GPU a node counts. {why}"
             self.refuse(
                 key,
                 given,
-                "fewer tokens per batch (maxBatchTokens), more resources.cpu, or a pool with a GPU",
-                f"In its pool ({self.request.pool_path}) a batch of {budget} tokens of the {self.called} takes "
-                f"{seconds:.0f} s.",
+                "fewer tokens per batch (maxBatchTokens), more resources.cpu, or "
+                + ("a smaller model" if self.request.stand_in else "a pool with a GPU"),
+                f"{why}{seconds:.0f} s.",
             )
 
     def describe(self) -> Description:
