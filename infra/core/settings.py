@@ -208,7 +208,7 @@ class TeiWorkload(Section):
     """Text Embeddings Inference behind a Service."""
 
     name: Name
-    engine: Literal["tei"]
+    engine: Literal["tei"] = Field(description="tei, Text Embeddings Inference, is the only engine that exists today")
     model: HubId = Field(description="Hub id: a model of the catalogue or of `models`")
     pool: Name
     topology: Literal["centralized"] = "centralized"
@@ -272,6 +272,14 @@ _SECRET_VALUE = re.compile(
 )
 #: A switch that is named after a credential and holds none.
 _NO_SECRETS = {"requireApiKey"}
+#: What people write for true and false, in an error shown even under the name of a credential.
+_SWITCHES = {"true", "false", "yes", "no", "on", "off"}
+#: What is allowed, by the kind of mistake that pydantic names: what an editor of YAML has to write.
+_WRITTEN = {
+    "bool_type": "true or false, without quotes",
+    "int_type": "a whole number, without quotes",
+    "float_type": "a number, without quotes",
+}
 _OWN_KEYS = "secret config keys of their own: pulumi config set --secret embedding-serving:<name>"
 #: Real stack files have seven levels; a YAML anchor inside itself has no end.
 _DEEPEST = 16
@@ -435,7 +443,11 @@ def _refusal(details: Any) -> Refusal:
             listed = ", ".join(keys) if 0 < len(keys) <= _FEW_KEYS else "keys and values"
             return Refusal(path, quoted(_lists(given)), f"an object with {listed}", "A section is written with keys.")
     message = re.sub(r"^(Input should be|Value error,) ", "", details["msg"])
-    shown = "a value (not repeated here)" if _SECRET_KEY.search(path) else quoted(_lists(given))
+    hidden = _SECRET_KEY.search(path) and not (isinstance(given, str) and given.lower() in _SWITCHES)
+    shown = f"{'neither true nor false' if kind == 'bool_type' else 'a value'} (not repeated here)"
+    if not hidden:
+        shown = quoted(_lists(given))
+    message = _WRITTEN.get(kind, message)
     # A section's own check says why before it says what is allowed.
     why, _, allowed = message.rpartition("; allowed: ")
     return Refusal(path, shown, allowed.replace("a valid tuple", "a list"), f"{why}." if why else _meaning(location))

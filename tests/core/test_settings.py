@@ -241,6 +241,22 @@ def test_the_switch_that_is_named_after_a_key_does_not_repeat_what_stands_there(
     assert "swordfish" not in refused_at(stack(requireApiKey="swordfish"), "serving[0].requireApiKey")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("replicas", "2", "got '2'; allowed: a whole number, without quotes."),
+        ("requireApiKey", "yes", "got 'yes'; allowed: true or false, without quotes."),
+        ("requireApiKey", "swordfish", "got neither true nor false (not repeated here); allowed: true or false, "),
+        ("autoTruncate", 1, "got 1; allowed: true or false, without quotes."),
+        ("engine", "triton", "got 'triton'; allowed: 'tei'. tei, Text Embeddings Inference, is the only engine "),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_answered_with_how_yaml_writes_the_right_one(
+    key: str, value: Any, says: str
+) -> None:
+    assert says in refused_at(stack(**{key: value}), f"serving[0].{key}")
+
+
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
