@@ -1,5 +1,6 @@
 """Reads stacks/Pulumi.<stack>.yaml as Pulumi does, without Pulumi."""
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,10 @@ from scripts.command import CommandError
 
 FOLDER = CHECKOUT / "stacks"
 PROJECT = "embedding-serving"
+#: What is given for the name of a stack when a shell completes the name of its file.
+_FILE = re.compile(r"(?:.*/)?Pulumi\.([^/]+)\.ya?ml")
+#: PyYAML's words for a tab where a value or a key would begin.
+_TAB = "found character '\\t' that cannot start any token"
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,25 @@ def read(name: str, folder: Path = FOLDER) -> StackFile:
     path = folder / f"Pulumi.{name}.yaml"
     shown = path.relative_to(CHECKOUT) if path.is_relative_to(CHECKOUT) else path
     if name not in names(folder):
+        if file := _FILE.fullmatch(name):
+            raise CommandError(f"{name} is a file; give the name of the stack only: STACK={file[1]}")
         there = ", ".join(names(folder)) or "none"
-        raise CommandError(f"no stack file {shown}: stacks with a file are {there}; name one with STACK=")
+        raise CommandError(
+            f"no stack file {shown}: stacks with a file are {there}; name one with STACK=, or copy "
+            "stacks/Pulumi.local.yaml to it and change it (README, Configuration)"
+        )
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise CommandError(f"{shown}{where}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        problem = error.problem or error.context
+        if problem == _TAB:
+            problem = "a tab: indent with spaces, YAML allows no tabs there"
+        raise CommandError(f"{shown}{where}: {problem}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{shown}: byte {error.start + 1} is not UTF-8: save the file as UTF-8") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise CommandError(f"{shown}: {' '.join(str(error).split())}") from None
     config = content.get("config") if isinstance(content, dict) else None
     if not isinstance(config, dict) or f"{PROJECT}:stack" not in config:

@@ -51,6 +51,17 @@ def test_an_unknown_stack_is_answered_with_those_there_are(folder: Path) -> None
         stackfile.read("nope", folder)
 
 
+def test_an_unknown_stack_is_answered_with_how_it_is_made(folder: Path) -> None:
+    with pytest.raises(CommandError, match=r"copy stacks/Pulumi\.local\.yaml to it .*README, Configuration"):
+        stackfile.read("nope", folder)
+
+
+@pytest.mark.parametrize("given", ["stacks/Pulumi.dev.yaml", "Pulumi.dev.yaml", "/elsewhere/Pulumi.dev.yml"])
+def test_the_path_of_a_stack_file_is_answered_with_the_name(folder: Path, given: str) -> None:
+    with pytest.raises(CommandError, match=r"give the name of the stack only: STACK=dev$"):
+        stackfile.read(given, folder)
+
+
 def test_a_stack_name_cannot_lead_out_of_the_folder(folder: Path) -> None:
     with pytest.raises(CommandError, match="no stack file"):
         stackfile.read("../dev", folder)
@@ -60,7 +71,7 @@ def test_a_stack_name_cannot_lead_out_of_the_folder(folder: Path) -> None:
     ("text", "says"),
     [
         ("config:\n  a: [1\nb: 2\n", "Pulumi.wrong.yaml:3:2: "),
-        ("config:\n\ta: 1\n", "Pulumi.wrong.yaml:2:1: "),
+        ("config:\n\ta: 1\n", "Pulumi.wrong.yaml:2:1: a tab: indent with spaces"),
         ("config:\n  a: 1\n  a: 2\n", "Pulumi.wrong.yaml:3:3: the key a is given twice"),
         (
             "config:\n  embedding-serving:stack:\n    serving:\n      - {x: 1, x: 2}\n",
@@ -82,5 +93,5 @@ def test_a_mistake_is_one_line_with_file_and_line_number(folder: Path, text: str
 
 def test_a_file_that_is_no_text_is_one_line(folder: Path) -> None:
     (folder / "Pulumi.wrong.yaml").write_bytes(b"config: \xff\xfe\n")
-    with pytest.raises(CommandError, match=r"Pulumi\.wrong\.yaml: .*utf-8"):
+    with pytest.raises(CommandError, match=r"Pulumi\.wrong\.yaml: byte 9 is not UTF-8: save the file as UTF-8"):
         stackfile.read("wrong", folder)
