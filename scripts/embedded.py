@@ -65,7 +65,7 @@ def environment(programs: Mapping[str, Path] | None = None) -> dict[str, str]:
 
 def remove() -> None:
     """Removes what `environment` has written. The state directory stays if something else is in it, as of a test."""
-    for name in ("bin", "pulumi", "pulumi-home"):
+    for name in ("bin", "pulumi", "pulumi-home", "tmp"):
         shutil.rmtree(state_dir() / name, ignore_errors=True)
     with contextlib.suppress(OSError):
         state_dir().rmdir()

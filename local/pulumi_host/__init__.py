@@ -21,12 +21,16 @@ def environment(bin_dir: Path, state: Path) -> dict[str, str]:
     """The environment in which `pulumi` of `bin_dir` runs without an account, on files below `state`.
 
     bin_dir: holds `pulumi`, `pulumi-language-python-exec` and the providers (`pulumi-resource-*`).
-    state: backend in `pulumi/`, PULUMI_HOME with the plugins in `pulumi-home/`; both are created.
+    state: backend in `pulumi/`, PULUMI_HOME with the plugins in `pulumi-home/`, temporary files in `tmp/`; all are
+    created.
 
     Returns the caller's environment without its own Pulumi settings (account, backend, passphrase), plus ours.
     """
     backend, home = state / "pulumi", state / "pulumi-home"
     backend.mkdir(parents=True, exist_ok=True)
+    temporary = state / "tmp"
+    temporary.mkdir(exist_ok=True)
+    temporary.chmod(0o700)
     if not (bin_dir / "pulumi-language-python").exists():
         _install(home, "language-python", metadata.version("pulumi"), CHECKOUT / "local/bin/pulumi-language-python")
     for provider in bin_dir.glob("pulumi-resource-*"):
@@ -37,6 +41,8 @@ def environment(bin_dir: Path, state: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(bin_dir), inherited.get("PATH", os.defpath)]),
         "PULUMI_BACKEND_URL": f"file://{quote(str(backend))}",
         "PULUMI_HOME": str(home),
+        # The Kubernetes provider leaves kubeconfigs with client keys there: they go when the state goes.
+        "TMPDIR": str(temporary),
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

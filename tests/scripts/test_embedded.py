@@ -69,6 +69,14 @@ def test_programs_that_are_not_built_are_named_with_the_next_step(
         embedded.environment()
 
 
+def test_temporary_files_of_pulumi_are_nobody_elses_and_go_with_the_state(state: Path) -> None:
+    temporary = Path(embedded.environment()["TMPDIR"])
+    assert temporary.stat().st_mode & 0o777 == 0o700
+    (temporary / "kubeconfig1").write_text("client-key-data: x")
+    embedded.remove()
+    assert not state.exists()
+
+
 def test_removal_leaves_what_others_put_into_the_state_directory(state: Path) -> None:
     embedded.environment()
     (state / "of-a-test").mkdir()
