@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import openai
 import requests
 
 from infra.core.catalogue import ModelKind
@@ -168,6 +167,9 @@ class TeiService:
 
     def openai_client(self) -> str:
         """What an application does that was written for OpenAI's API."""
+        # Half of the time that all imports take, and Ctrl-C has to wait for it: no other command needs it.
+        import openai  # noqa: PLC0415
+
         client = openai.OpenAI(
             base_url=f"{self._url}/v1",
             # The client wants a key; a server without one ignores it.
