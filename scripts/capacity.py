@@ -5,8 +5,10 @@ Exit code 1 when the need cannot be met as asked, with what would have to change
 """
 
 import argparse
+import math
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -30,7 +32,7 @@ from infra.core.capacity import (
 from infra.core.capacity.need import rounded
 from infra.core.catalogue import Gpu, Model
 from infra.core.engines.tei import images
-from infra.core.errors import Refusal, RefusedError
+from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
 from scripts import console
 from scripts.command import CommandError, run
 from scripts.console import Table
@@ -87,11 +89,17 @@ def main() -> int:
     add("--apps", type=int, default=2, help="app replicas that the load comes from (default: %(default)s)")
     add("--measurements", action="store_true", help="only show what was published, against the formula")
     arguments = parser.parse_args()
+    if len(sys.argv) == 1:
+        raise CommandError(
+            "give a model, the length of the texts and a load, as in make capacity "
+            'ARGS="--model BAAI/bge-m3 --tokens 512 --docs-per-second 100"; ARGS=--help explains all flags'
+        )
     if arguments.measurements:
         for table in measurement_tables():
             console.show(table)
         return 0
-    model, need = _model(arguments.model), _need(arguments)
+    flags = _flags(arguments)
+    model, need = _model(arguments.model), _need(arguments, flags)
     for flag, least in (("replicas", 1), ("max_batch_tokens", 1), ("nodes", 1), ("apps", 1), ("gpu_shares", 1)):
         if (value := getattr(arguments, flag)) is not None and value < least:
             raise CommandError(f"--{flag.replace('_', '-')}: got {value}; allowed: {least} or more")
@@ -109,10 +117,10 @@ def main() -> int:
     if arguments.gpu is None:
         if arguments.instance_type:
             raise CommandError("--instance-type: give --gpu too; allowed without: none, all GPUs are compared")
-        return _compare(request, arguments.apps)
+        return _compare(request, arguments.apps, flags)
     if not images.serves(model, request.gpu):
         print(f"note: TEI has no image that serves {model.id} on {request.gpu.name}; the sizes hold for other engines")
-    return _one(_on_instance(request, arguments.instance_type), arguments.apps)
+    return _one(_on_instance(request, arguments.instance_type), arguments.apps, flags)
 
 
 def measurement_tables() -> list[Table]:
@@ -148,26 +156,27 @@ def _predicted(row: data.Published) -> str | None:
     return f"{rounded(predicted)}{unit} ({predicted / measured - 1:+.0%})"
 
 
-def _one(request: Request, apps: int) -> int:
+def _one(request: Request, apps: int, flags: Mapping[str, str]) -> int:
     answer = size(request)
     title = f"{request.model.id} on {request.gpu.name}"
     if isinstance(answer, Unmet):
         lines = [line for line in answer.arithmetic if not line.startswith("refused: ")]
         console.show(_arithmetic(f"{title}: cannot be met as asked", lines))
-        raise RefusedError(_by_flag(answer.refusals))
+        raise RefusedError(_by_flag(answer.refusals, flags))
     console.show(_arithmetic(title, answer.arithmetic))
     _show_topologies(answer, apps)
     return 0
 
 
-def _compare(request: Request, apps: int) -> int:
+def _compare(request: Request, apps: int, flags: Mapping[str, str]) -> int:
     found = compare(request, apps=apps)
-    console.show(_comparison(request, found, apps))
+    unmet = {option.unmet.refusals for option in found.options if option.unmet}
+    if found.recommended is None and len(unmet) == 1:
+        # What no GPU changes needs no table of GPUs.
+        raise RefusedError(_by_flag(unmet.pop(), flags))
+    console.show(_comparison(request, found, apps, flags))
     if found.recommended is None or found.recommended.sizing is None:
-        refusals = dict.fromkeys(
-            refusal for option in found.options if option.unmet for refusal in option.unmet.refusals
-        )
-        raise RefusedError(_by_flag(refusals))
+        raise CommandError(f"no GPU meets the need as asked with {request.model.id}; the table says why, GPU by GPU")
     print(f"recommended: {found.reason}")
     best = found.recommended
     console.show(_arithmetic(f"{request.model.id}, {best.topology} on {best.gpu}", found.recommended.sizing.arithmetic))
@@ -175,23 +184,37 @@ def _compare(request: Request, apps: int) -> int:
     return 0
 
 
-def _by_flag(refusals: Iterable[Refusal]) -> list[Refusal]:
+def _flags(arguments: argparse.Namespace) -> dict[str, str]:
+    """Flags by key, as the user gave them: one length may stand for all three."""
+    if arguments.tokens is not None:
+        return {**_FLAGS, "p50": "--tokens", "p95": "--tokens", "max": _FLAGS["max" if arguments.max else "tokens"]}
+    if arguments.p95 is None:
+        return {**_FLAGS, "p95": "--p50"}
+    return {**_FLAGS, "p50": "--p95"} if arguments.p50 is None else _FLAGS
+
+
+def _by_flag(refusals: Iterable[Refusal], flags: Mapping[str, str]) -> list[Refusal]:
     """Refusals with the flag in place of the key of a stack file."""
-    return [replace(refusal, path=_FLAGS.get(refusal.path.rpartition(".")[2], refusal.path)) for refusal in refusals]
+    return [replace(refusal, path=flags.get(refusal.path.rpartition(".")[2], refusal.path)) for refusal in refusals]
 
 
 def _arithmetic(title: str, lines: list[str] | tuple[str, ...]) -> Table:
     return Table(title, ("of", "arithmetic"), [tuple(line.split(": ", 1)) for line in lines if ": " in line])
 
 
-def _comparison(request: Request, found: Comparison, apps: int) -> Table:
+def _comparison(request: Request, found: Comparison, apps: int, flags: Mapping[str, str]) -> Table:
     rows: list[tuple[object, ...]] = []
     for option in found.options:
         sizing = option.sizing
         if sizing is None:
-            why = option.unmet.refusals[0] if option.unmet else ""
-            rows.append((option.gpu, option.topology, "-", "-", "-", "-", "-", "-", f"cannot: {why}"))
+            refusals = _by_flag(option.unmet.refusals, flags) if option.unmet else []
+            row = (option.gpu, "both", "-", "-", "-", "-", "-", "-", f"cannot: {' '.join(map(str, refusals[:1]))}")
+            if row not in rows:
+                rows.append(row)
             continue
+        remark = f"{_usd(sizing.cost.on_demand_per_million, 2)} USD per million"
+        if option.topology == "sidecar" and sizing.replicas > apps:
+            remark += f", takes {sizing.replicas} app replicas"
         cost, fleet = sizing.cost, sizing.fleet
         rows.append(
             (
@@ -203,32 +226,36 @@ def _comparison(request: Request, found: Comparison, apps: int) -> Table:
                 f"{sizing.latency.planned:.0f} ms",
                 _usd(cost.on_demand_month, 0),
                 _usd(cost.spot_month, 0),
-                f"{_usd(cost.on_demand_per_million, 2)} USD per million"
-                + (", recommended" if option is found.recommended else ""),
+                remark + (", recommended" if option is found.recommended else ""),
             )
         )
     columns = ("GPU", "topology", "replicas", "nodes", "busy", "latency", "USD/month", "spot", "remark")
-    load = rounded(request.need.load)
-    return Table(f"{request.model.id}: {load} documents/s from {apps} app replicas, TEI", columns, rows)
+    load = f"{rounded(request.need.load)} documents/s from {counted(apps, 'app replica')}"
+    return Table(f"{request.model.id}: {load}, TEI", columns, rows)
 
 
 def _show_topologies(sizing: Sizing, apps: int) -> None:
     per_app = sizing.load / apps
     usable = sizing.per_replica * sizing.request.need.usable
+    one = f"{rounded(usable)} documents/s that one {sizing.request.gpu.name} may be planned with"
+    if per_app > usable:
+        print(
+            f"sidecars: each of {counted(apps, 'app replica')} brings {rounded(per_app)} documents/s, more than the "
+            f"{one}; with a GPU beside each app replica there have to be "
+            f"{counted(math.ceil(sizing.load / usable), 'app replica')}"
+        )
+        return
     rows = topologies(per_app, usable, range(1, _MOST_APPS + 1))
     console.show(
         Table(
-            f"GPUs by topology where each app replica brings {rounded(per_app)} of {rounded(usable)} documents/s",
+            f"GPUs that more app replicas take, when each brings {rounded(per_app)} of the {one}",
             ("app replicas", "centralized", "sidecar"),
-            [
-                (row.apps, row.centralized, "too slow for its app" if row.sidecar is None else row.sidecar)
-                for row in rows
-            ],
+            [(row.apps, row.centralized, row.sidecar) for row in rows],
         )
     )
     point = crossover(rows)
     if point:
-        print(f"centralized takes fewer GPUs from {point} app replicas on")
+        print(f"centralized takes fewer GPUs from {counted(point, 'app replica')} on")
     else:
         print(f"sidecars take no more GPUs up to {_MOST_APPS} app replicas")
 
@@ -240,7 +267,7 @@ def _usd(value: float | None, digits: int) -> str:
 def _model(name: str | None) -> Model:
     model = catalogue.models().get(name or "")
     if model is None:
-        known = ", ".join(catalogue.models())
+        known = nearest_first(name or "", catalogue.models())
         raise CommandError(f"--model: got {name or 'nothing'}; allowed: {known}")
     return model
 
@@ -248,7 +275,7 @@ def _model(name: str | None) -> Model:
 def _gpu(name: str) -> Gpu:
     gpu = catalogue.find_gpu(name)
     if gpu is None:
-        raise CommandError(f"--gpu: got {name}; allowed: {', '.join(catalogue.gpus())}")
+        raise CommandError(f"--gpu: got {name}; allowed: {nearest_first(name, catalogue.gpus())}")
     return gpu
 
 
@@ -258,11 +285,11 @@ def _on_instance(request: Request, name: str | None) -> Request:
     instance = catalogue.instance_types().get(name)
     if instance is None or instance.gpu != request.gpu.name:
         of = [row.name for row in catalogue.instance_types().values() if row.gpu == request.gpu.name and row.gpu_count]
-        raise CommandError(f"--instance-type: got {name}; allowed for {request.gpu.name}: {', '.join(of)}")
+        raise CommandError(f"--instance-type: got {name}; allowed for {request.gpu.name}: {nearest_first(name, of)}")
     return replace(request, node_kinds=(node_of(instance),))
 
 
-def _need(arguments: argparse.Namespace) -> Need:
+def _need(arguments: argparse.Namespace, flags: Mapping[str, str]) -> Need:
     if (arguments.tokens is None) == (arguments.p50 is None and arguments.p95 is None):
         raise CommandError("length of the texts: give --tokens, or --p50 and --p95")
     p50, p95 = arguments.p50 or arguments.p95, arguments.p95 or arguments.p50
@@ -283,10 +310,13 @@ def _need(arguments: argparse.Namespace) -> Need:
     except ValidationError as invalid:
         messages = []
         for error in invalid.errors(include_url=False):
-            flag = _FLAGS[str(error["loc"][-1])] if error["loc"] else "load"
-            text = error["msg"].removeprefix("Value error, ").replace("documentsPerSecond", "--docs-per-second")
+            flag = flags[str(error["loc"][-1])] if error["loc"] else "load"
+            given_here = f"got {quoted(error['input'])}; allowed: " if error["loc"] else ""
+            text = re.sub("^(Value error,|Input should be) ", given_here, error["msg"]).replace(
+                "documentsPerSecond", "--docs-per-second"
+            )
             messages.append(f"{flag}: {text.replace('documentsPerMonth', '--docs-per-month')}")
-        raise CommandError("; ".join(messages)) from None
+        raise CommandError("; ".join(dict.fromkeys(messages))) from None
 
 
 if __name__ == "__main__":

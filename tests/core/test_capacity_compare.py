@@ -36,7 +36,7 @@ def test_the_cheapest_option_is_recommended_with_its_reason() -> None:
     assert _month(found.recommended) == min(_month(option) for option in found.options if option.sizing)
     assert (found.recommended.gpu, found.recommended.topology) == ("L40S", CENTRALIZED)
     assert "13 replicas on 13 x g6e.xlarge, 17,661 USD a month on demand" in found.reason
-    assert "times as much" in found.reason
+    assert "the next GPU, T4g, costs 3,188 USD more (20,849 USD)" in found.reason
 
 
 def test_gpus_that_the_engine_does_not_run_on_are_left_out() -> None:

@@ -11,6 +11,8 @@ from infra.core.capacity.sizing import Request, Sizing, Unmet, size
 CENTRALIZED, SIDECAR = "centralized", "sidecar"
 #: A pool that several apps depend on keeps two replicas, so that a drained node is not an outage of all of them.
 SHARED_MINIMUM = 2
+#: Share of the recommended GPU's latency from which on the next GPU's is worth a word.
+_MUCH_FASTER = 0.7
 
 
 @dataclass(frozen=True)
@@ -91,18 +93,21 @@ def _recommend(options: Sequence[Option]) -> Comparison:
     )
     others = [row for row in priced if row[1].gpu != best.gpu]
     if others:
-        next_price, next_best, _ = min(others, key=lambda row: row[0])
-        reason += f"; the next GPU, {next_best.gpu}, costs {_times(next_price, price)}"
+        next_price, next_best, next_sizing = min(others, key=lambda row: row[0])
+        reason += f"; the next GPU, {next_best.gpu}, costs {_more(next_price, price)}"
+        here, there = sizing.latency.planned, next_sizing.latency.planned
+        if there <= _MUCH_FASTER * here:
+            reason += f" and answers within {there:,.0f} ms in place of {here:,.0f} ms"
     for twin_price, twin, _ in priced:
         if twin.gpu == best.gpu and twin.topology != best.topology:
-            reason += f"; {twin.topology} on {twin.gpu} costs {_times(twin_price, price)}"
+            reason += f"; {twin.topology} on {twin.gpu} costs {_more(twin_price, price)}"
     if any(line.startswith("caution") for line in sizing.arithmetic):
         reason += "; it counts on more tokens per second from one server than anybody has published: measure first"
     return Comparison(tuple(options), best, f"{reason}.")
 
 
-def _times(price: float, least: float) -> str:
-    return f"{price / least:.1f} times as much" if price > least else "the same"
+def _more(price: float, least: float) -> str:
+    return f"{price - least:,.0f} USD more ({price:,.0f} USD)" if price > least else "the same"
 
 
 def topologies(load_per_app: float, usable_per_replica: float, apps: Iterable[int] = range(1, 21)) -> list[Topologies]:
