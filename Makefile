@@ -16,7 +16,7 @@ help: ## This list
 	@echo "make TARGET [STACK=$(STACK)] [TIER=core] [ARGS=--help]"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
 
-up: $(STAMP) ## Embedded Kubernetes with the stack local on it, tested; needs root on Linux
+up: $(STAMP) ## Embedded Kubernetes with stack local, tested; needs root on Linux
 	@$(RUN) scripts.up $(ARGS)
 
 down: $(STAMP) ## Remove the embedded cluster and everything of it
@@ -37,7 +37,7 @@ render: $(STAMP) ## manifests/STACK: what STACK puts into the cluster, secrets r
 check: $(STAMP) ## What must not be deployed: the rules over STACK, without a cluster
 	@$(RUN) scripts.check --stack $(STACK) $(ARGS)
 
-capacity: $(STAMP) ## What a load needs on which GPU, without a stack: ARGS="--model BAAI/bge-m3 --tokens 512 --docs-per-second 100"
+capacity: $(STAMP) ## GPUs and cost for a load, without a stack; alone: an example
 	@$(RUN) scripts.capacity $(ARGS)
 
 shell: $(STAMP) ## A shell with kubectl and pulumi for the embedded cluster
@@ -50,7 +50,7 @@ test: $(STAMP) ## All tests, or those of one TIER: core program policy local clu
 	$(if $(filter-out $(TIERS),$(TIER)),$(error TIER=$(TIER) is not one of: $(TIERS)))
 	@$(RUN) pytest $(if $(TIER),-m $(TIER)) $(ARGS)
 
-lint: $(STAMP) ## Format, lint, types, import rules, and that generated files are current
+lint: $(STAMP) ## Format, lint, types, import rules; generated files are current
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
