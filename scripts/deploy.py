@@ -51,8 +51,8 @@ def up(stack: str, environment: Mapping[str, str]) -> None:
         raise KeyboardInterrupt
     if code:
         raise CommandError(
-            "pulumi up failed, its reason is above; put it right and run make up again (make status shows the cluster, "
-            "make shell has kubectl and pulumi)"
+            "pulumi up failed, the reasons are above; put them right and run make up again (make status shows the "
+            "cluster, make shell has kubectl and pulumi)"
         )
 
 

@@ -14,8 +14,8 @@ from infra.core.contract import Contract, WorkloadContract
 from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
 from local.report import Reporter
-from scripts import console, deploy, embedded, plan
-from scripts.command import run
+from scripts import console, deploy, embedded, plan, pods
+from scripts.command import CommandError, run
 from scripts.console import Table
 from scripts.smoke import source
 from scripts.smoke.run import show, test
@@ -38,7 +38,8 @@ def main() -> int:
     started = time.monotonic()
     # What the cluster or the plan would refuse is said now, not after a build.
     require_root_on_linux()
-    node = embedded.options(plan.of(embedded.STACK))
+    planned = plan.of(embedded.STACK)
+    node = embedded.options(planned)
     if not embedded.exists():
         # What an interrupted `make down` may have left describes objects of a cluster that is gone.
         embedded.remove()
@@ -47,7 +48,13 @@ def main() -> int:
         built = images.ensure(reporter)
         cluster.of_checkout(node).up(reporter, programs, built)
     environment = embedded.environment(programs)
-    deploy.up(embedded.STACK, environment)
+    try:
+        deploy.up(embedded.STACK, environment)
+    except (CommandError, KeyboardInterrupt):
+        # Pulumi's own output does not say why a pod waits.
+        for line in pods.troubles(embedded.access(), planned.namespace):
+            print(f"  {line}", file=sys.stderr)
+        raise
     contract = source.from_stack(embedded.STACK, environment)
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from infra.core.contract import WorkloadContract
+from scripts import pods
 from scripts.access import Access, NotFoundError
 from scripts.smoke.results import Check, NotProvenError, UnmetError
 
@@ -106,19 +107,14 @@ class DeployedWorkload:
 
     def _pods(self) -> list[Any]:
         """Those that are not on their way out."""
-        pods = self._get("pods", "-l", self._selector)["items"]
-        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        found = self._get("pods", "-l", self._selector)["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def _trouble(self) -> str:
         """Why the first pod that is not ready is not."""
         for pod in self._pods():
-            name, status = pod["metadata"]["name"], pod["status"]
-            for container in status.get("containerStatuses") or []:
-                if waiting := container.get("state", {}).get("waiting"):
-                    return f"{name}: {waiting.get('reason')} {waiting.get('message', '')}".rstrip()
-            for condition in status.get("conditions") or []:
-                if condition["status"] != "True" and condition.get("message"):
-                    return f"{name}: {condition['message']}"
+            if (found := pods.trouble(pod)) is not None:
+                return f"{pod['metadata']['name']}: {found[0]}"
         return "no pod says why"
 
 

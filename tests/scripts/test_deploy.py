@@ -74,7 +74,7 @@ def test_the_stack_is_made_and_deployed(state: Path) -> None:
 
 def test_a_failure_is_one_line_after_what_pulumi_said(state: Path) -> None:
     _pulumi(state, "exit 255")
-    with pytest.raises(CommandError, match="its reason is above") as caught:
+    with pytest.raises(CommandError, match="the reasons are above") as caught:
         deploy.up("local", os.environ)
     assert "\n" not in str(caught.value)
 

@@ -126,10 +126,10 @@ def test_a_deployment_that_is_not_as_planned_fails(cluster: Cluster, deployment:
             "embed-1: ImagePullBackOff not there",
         ),
         (
-            {"conditions": [{"status": "False", "message": "Insufficient nvidia.com/gpu"}]},
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "Insufficient nvidia.com/gpu"}]},
             "embed-1: Insufficient nvidia.com/gpu",
         ),
-        ({}, "no pod says why"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "no pod says why"),
     ],
 )
 def test_a_missing_pod_says_why_it_is_missing(cluster: Cluster, status: dict[str, Any], found: str) -> None:
