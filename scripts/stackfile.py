@@ -1,18 +1,25 @@
 """Reads stacks/Pulumi.<stack>.yaml as Pulumi does, without Pulumi."""
 
+import difflib
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from infra.core.engines.tei import API_KEY_SECRET, HUB_TOKEN_SECRET
+from infra.core.errors import Refusal, RefusedError
 from local.paths import CHECKOUT
 from scripts.command import CommandError
 
 FOLDER = CHECKOUT / "stacks"
 PROJECT = "embedding-serving"
+_STACK = f"{PROJECT}:stack"
+_SECRETS = tuple(f"{PROJECT}:{key}" for key in (API_KEY_SECRET, HUB_TOKEN_SECRET))
+#: Likeness at which a key of another namespace is taken for a mistyped one of ours.
+_ALIKE = 0.85
 #: What is given for the name of a stack when a shell completes the name of its file.
 _FILE = re.compile(r"(?:.*/)?Pulumi\.([^/]+)\.ya?ml")
 #: PyYAML's words for a tab where a value or a key would begin.
@@ -36,7 +43,11 @@ def names(folder: Path = FOLDER) -> list[str]:
 
 
 def read(name: str, folder: Path = FOLDER) -> StackFile:
-    """The file of the stack ``name``. Raises CommandError with one line when there is none or it is no valid YAML."""
+    """The file of the stack ``name``.
+
+    Raises CommandError with one line when there is none or it is no valid YAML, and RefusedError for secrets in plain
+    text and for config keys that nothing reads.
+    """
     path = folder / f"Pulumi.{name}.yaml"
     shown = path.relative_to(CHECKOUT) if path.is_relative_to(CHECKOUT) else path
     if name not in names(folder):
@@ -61,19 +72,38 @@ def read(name: str, folder: Path = FOLDER) -> StackFile:
     except (yaml.YAMLError, ValueError) as error:
         raise CommandError(f"{shown}: {' '.join(str(error).split())}") from None
     config = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(config, dict) or f"{PROJECT}:stack" not in config:
+    if isinstance(config, dict) and (refusals := tuple(_refusals(name, config))):
+        raise RefusedError(refusals)
+    if not isinstance(config, dict) or _STACK not in config:
         raise CommandError(
             f"{shown}: no key {PROJECT}:stack under config; stacks/Pulumi.local.yaml shows how a stack is described"
         )
-    secrets = {
-        key.removeprefix(f"{PROJECT}:")
-        for key, value in config.items()
-        if isinstance(key, str)
-        and key.startswith(f"{PROJECT}:")
-        and isinstance(value, dict)
-        and set(value) == {"secure"}
-    }
-    return StackFile(name, path, config[f"{PROJECT}:stack"], frozenset(secrets))
+    secrets = {key.removeprefix(f"{PROJECT}:") for key in _SECRETS if key in config}
+    return StackFile(name, path, config[_STACK], frozenset(secrets))
+
+
+def _refusals(stack: str, config: Mapping[Any, object]) -> Iterator[Refusal]:
+    """No value is repeated: it may be a credential."""
+    known = (_STACK, *_SECRETS)
+    for key, value in config.items():
+        if key in _SECRETS and not (isinstance(value, dict) and set(value) == {"secure"}):
+            yield Refusal(
+                key,
+                "a value in plain text (not repeated here)",
+                "an encrypted value",
+                "Who can read the file has it: remove the line, have the secret replaced where it was issued, then "
+                f"pulumi config set --secret {key} --stack {stack}",
+            )
+        elif isinstance(key, str) and key not in known:
+            alike = f"{PROJECT}:{key}" if f"{PROJECT}:{key}" in known else None
+            alike = alike or next(iter(difflib.get_close_matches(key, known, 1, _ALIKE)), None)
+            if alike or key.startswith(f"{PROJECT}:"):
+                yield Refusal(
+                    key,
+                    "a config key that nothing reads",
+                    ", ".join(known),
+                    f"Did you mean {alike}?" if alike else f"What a stack deploys stands under {_STACK}.",
+                )
 
 
 class _Loader(yaml.SafeLoader):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.core.errors import RefusedError
 from scripts import stackfile
 from scripts.command import CommandError
 
@@ -31,7 +32,6 @@ def test_the_object_and_the_names_of_secrets_are_read_without_their_values(folde
         "  aws:region: us-east-1\n"
         "  other:token: {secure: v1:aaaa}\n"
         "  embedding-serving:apiKey: {secure: v1:bbbb}\n"
-        "  embedding-serving:plain: text\n"
         "  embedding-serving:stack: {environment: prod}\n"
     )
     file = stackfile.read("prod", folder)
@@ -89,6 +89,47 @@ def test_a_stack_name_cannot_lead_out_of_the_folder(folder: Path) -> None:
 )
 def test_a_mistake_is_one_line_with_file_and_line_number(folder: Path, text: str, says: str) -> None:
     assert _refusal(folder, text).startswith(says)
+
+
+def _refused(folder: Path, line: str) -> str:
+    (folder / "Pulumi.wrong.yaml").write_text(f"config:\n  embedding-serving:stack: {{}}\n  {line}\n")
+    with pytest.raises(RefusedError) as caught:
+        stackfile.read("wrong", folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["sk-a-secret-value", "{secure: v1:x, more: sk-a-secret-value}", "['sk-a-secret-value']"]
+)
+@pytest.mark.parametrize("key", ["embedding-serving:apiKey", "embedding-serving:huggingFaceToken"])
+def test_a_secret_in_plain_text_is_refused_without_its_value(folder: Path, key: str, value: str) -> None:
+    said = _refused(folder, f"{key}: {value}")
+    assert said.startswith(f"{key}: got a value in plain text")
+    assert said.endswith(f"pulumi config set --secret {key} --stack wrong")
+    assert "sk-a-secret-value" not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("embedding-serving:stak", "embedding-serving:stack"),
+        ("embedding-serving:apikey", "embedding-serving:apiKey"),
+        ("embedding-service:stack", "embedding-serving:stack"),
+        ("embeding-serving:apiKey", "embedding-serving:apiKey"),
+        ("stack", "embedding-serving:stack"),
+    ],
+)
+def test_a_mistyped_config_key_is_answered_with_the_one_that_was_meant(folder: Path, key: str, meant: str) -> None:
+    said = _refused(folder, f"{key}: sk-a-secret-value")
+    assert said.startswith(f"{key}: got a config key that nothing reads")
+    assert said.endswith(f"Did you mean {meant}?")
+    assert "sk-a-secret-value" not in said
+
+
+def test_a_config_key_that_is_like_none_is_answered_with_all_there_are(folder: Path) -> None:
+    said = _refused(folder, "embedding-serving:replicas: 3")
+    assert "allowed: embedding-serving:stack, embedding-serving:apiKey, embedding-serving:huggingFaceToken." in said
 
 
 def test_a_file_that_is_no_text_is_one_line(folder: Path) -> None:
