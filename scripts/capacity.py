@@ -119,7 +119,9 @@ def main() -> int:
             raise CommandError("--instance-type: give --gpu too; allowed without: none, all GPUs are compared")
         return _compare(request, arguments.apps, flags)
     if not images.serves(model, request.gpu):
-        print(f"note: TEI has no image that serves {model.id} on {request.gpu.name}; the sizes hold for other engines")
+        console.say(
+            f"note: TEI has no image that serves {model.id} on {request.gpu.name}; the sizes hold for other engines"
+        )
     return _one(_on_instance(request, arguments.instance_type), arguments.apps, flags)
 
 
@@ -177,7 +179,7 @@ def _compare(request: Request, apps: int, flags: Mapping[str, str]) -> int:
     console.show(_comparison(request, found, apps, flags))
     if found.recommended is None or found.recommended.sizing is None:
         raise CommandError(f"no GPU meets the need as asked with {request.model.id}; the table says why, GPU by GPU")
-    print(f"recommended: {found.reason}")
+    console.say(f"recommended: {found.reason}")
     best = found.recommended
     console.show(_arithmetic(f"{request.model.id}, {best.topology} on {best.gpu}", found.recommended.sizing.arithmetic))
     _show_topologies(found.recommended.sizing, apps)
@@ -212,7 +214,7 @@ def _comparison(request: Request, found: Comparison, apps: int, flags: Mapping[s
             if row not in rows:
                 rows.append(row)
             continue
-        remark = f"{_usd(sizing.cost.on_demand_per_million, 2)} USD per million"
+        remark = f"{_usd(sizing.cost.on_demand_per_million, 2)} USD/million"
         if option.topology == "sidecar" and sizing.replicas > apps:
             remark += f", takes {sizing.replicas} app replicas"
         cost, fleet = sizing.cost, sizing.fleet
@@ -239,7 +241,7 @@ def _show_topologies(sizing: Sizing, apps: int) -> None:
     usable = sizing.per_replica * sizing.request.need.usable
     one = f"{rounded(usable)} documents/s that one {sizing.request.gpu.name} may be planned with"
     if per_app > usable:
-        print(
+        console.say(
             f"sidecars: each of {counted(apps, 'app replica')} brings {rounded(per_app)} documents/s, more than the "
             f"{one}; with a GPU beside each app replica there have to be "
             f"{counted(math.ceil(sizing.load / usable), 'app replica')}"
@@ -255,9 +257,9 @@ def _show_topologies(sizing: Sizing, apps: int) -> None:
     )
     point = crossover(rows)
     if point:
-        print(f"centralized takes fewer GPUs from {counted(point, 'app replica')} on")
+        console.say(f"centralized takes fewer GPUs from {counted(point, 'app replica')} on")
     else:
-        print(f"sidecars take no more GPUs up to {_MOST_APPS} app replicas")
+        console.say(f"sidecars take no more GPUs up to {_MOST_APPS} app replicas")
 
 
 def _usd(value: float | None, digits: int) -> str:

@@ -1,8 +1,9 @@
 """What a person sees: tables and progress in a terminal, plain lines in a log."""
 
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +25,13 @@ class Table:
     rows: Sequence[tuple[object, ...]]
 
 
+#: Columns narrower than this are hard to read as prose.
+_PROSE = 16
+#: What a table's borders and padding take per column; one more closes the row.
+_BORDERS = 3
+_INDENT = "  "
+_GAP = "   "
+
 #: Words that stand out in a terminal.
 _STYLES = {
     "passed": "green",
@@ -36,14 +44,22 @@ _STYLES = {
 
 
 def show(table: Table) -> None:
-    """Prints to stdout, aligned; in a terminal with borders and wrapped to its width."""
-    console = Console()
+    """Prints to stdout, aligned; in a terminal with borders and wrapped at words, so that URLs and names stay whole.
+
+    Where a terminal is too narrow for that, each row becomes lines of ``column: cell``.
+    """
+    console = Console(highlight=False)
     if console.is_terminal:
-        rich = RichTable(title=Text(table.title, style="bold"), title_justify="left", show_lines=False)
-        for column in table.columns:
-            rich.add_column(column, overflow="fold")
+        title = Text(table.title, style="bold")
+        widths = _widths(table, console.width)
+        if widths is None:
+            _print_lines(console, [title, *_records(table, console.width)])
+            return
+        rich = RichTable(title=title, title_justify="left", show_lines=False)
+        for column, width in zip(table.columns, widths, strict=True):
+            rich.add_column(Text(column), width=width)
         for row in table.rows:
-            rich.add_row(*(Text(_text(cell), style=_STYLES.get(_text(cell), "")) for cell in row))
+            rich.add_row(*(_styled(_text(cell)) for cell in row))
         console.print(rich)
         return
     lines = [table.columns, *(tuple(_text(cell) for cell in row) for row in table.rows)]
@@ -51,6 +67,65 @@ def show(table: Table) -> None:
     print(f"{table.title}:")
     for line in lines:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def say(text: str) -> None:
+    """Prints a sentence to stdout; in a terminal wrapped at words."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        _print_lines(console, [Text(line) for line in _wrapped(text, console.width)])
+    else:
+        print(text)
+
+
+def _widths(table: Table, width: int) -> list[int] | None:
+    """Widths of the columns in a table of ``width`` with borders; None: not all longest words and some prose fit."""
+    cells = [[column, *(_text(row[at]) for row in table.rows)] for at, column in enumerate(table.columns)]
+    longest = [max(map(len, column)) for column in cells]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    widths = [max(word, min(whole, _PROSE)) for word, whole in zip(words, longest, strict=True)]
+    spare = width - sum(widths) - _BORDERS * len(widths) - 1
+    if spare < 0:
+        return None
+    # Columns that miss little get all of it, the others equal parts of the rest.
+    by_lack = sorted(range(len(widths)), key=lambda at: longest[at] - widths[at])
+    for done, at in enumerate(by_lack):
+        more = min(longest[at] - widths[at], spare // (len(widths) - done))
+        widths[at] += more
+        spare -= more
+    return widths
+
+
+def _records(table: Table, width: int) -> Iterator[Text]:
+    """Each row as its first cell and ``column: cell`` of the others, as many to a line as fit."""
+    for first, *others in table.rows:
+        line = Text(_text(first), style="bold")
+        for column, cell in zip(table.columns[1:], others, strict=True):
+            if not (text := _text(cell)):
+                continue
+            pair = Text.assemble(f"{column}: ", _styled(text))
+            if len(line) + len(_GAP) + len(pair) <= width:
+                line = Text.assemble(line, _GAP, pair)
+                continue
+            yield line
+            *full, last = _wrapped(pair.plain, width - len(_INDENT)) if len(_INDENT) + len(pair) > width else [pair]
+            yield from (Text.assemble(_INDENT, part) for part in full)
+            line = Text.assemble(_INDENT, last)
+        yield line
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of ``text``, broken at spaces only: a word longer than a line stays whole."""
+    return textwrap.wrap(text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+
+
+def _print_lines(console: Console, lines: Iterable[Text]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _styled(text: str) -> Text:
+    return Text(text, style=_STYLES.get(text, ""))
 
 
 def _text(cell: object) -> str:

@@ -55,7 +55,7 @@ def tables(plan: Plan) -> list[Table]:
 
 
 def _of(workload: Workload) -> Iterator[Table]:
-    columns = ("value", "is", "why, where the stack file left it open")
+    columns = ("value", "is", "why, if not given")
     yield Table(f"Workload {workload.name}", columns, _rows(workload))
     capacity = workload.capacity
     if capacity is None:
@@ -146,7 +146,7 @@ def main() -> int:
         print(json.dumps(plan.to_dict(), indent=2))
         return 0
     where = f"context {plan.context}" if plan.context else "the current context of the kubeconfig"
-    print(f"Stack {plan.stack} ({plan.environment}): namespace {plan.namespace} in {where}")
+    console.say(f"Stack {plan.stack} ({plan.environment}): namespace {plan.namespace} in {where}")
     for table in tables(plan):
         console.show(table)
     return 0
