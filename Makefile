@@ -17,6 +17,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
 
 up: $(STAMP) ## Embedded Kubernetes with stack local, tested; needs root on Linux
+	@echo "  ... reading stack local and looking for what is built" >&2
 	@$(RUN) scripts.up $(ARGS)
 
 down: $(STAMP) ## Remove the embedded cluster and everything of it

@@ -2,7 +2,11 @@
 
 import os
 import sys
+import time
 from types import TracebackType
+
+#: time.monotonic() when the command was started.
+STARTED = time.monotonic()
 
 
 def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from infra.core import catalogue
 from infra.core.plan import Plan
 from local import cluster, pulumi_host, toolchain
+from local.cluster.lock import exclusive
 from local.paths import state_dir
 from scripts.access import Access
 from scripts.command import CommandError
@@ -19,6 +20,11 @@ STACK = "local"
 def exists() -> bool:
     """Whether `make up` has made a cluster here that `make down` has not removed."""
     return cluster.kubeconfig_path().exists()
+
+
+def going_up() -> contextlib.AbstractContextManager[None]:
+    """One `make up` at a time, from the first part to the last test. Raises ClusterError while another one runs."""
+    return exclusive(state_dir() / "up.lock")
 
 
 def options(plan: Plan) -> cluster.Options:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 from infra.core.catalogue import ModelKind
 from infra.core.contract import Contract, WorkloadContract
+from infra.core.plan import Plan
 from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
 from local.report import Reporter
-from scripts import console, deploy, embedded, plan, pods
+from scripts import STARTED, console, deploy, embedded, plan, pods
 from scripts.command import CommandError, run
 from scripts.console import Table
 from scripts.smoke import source
@@ -35,11 +36,15 @@ def main() -> int:
     )
     parser.add_argument("--no-smoke", action="store_true", help="do not test what was deployed")
     arguments = parser.parse_args()
-    started = time.monotonic()
     # What the cluster or the plan would refuse is said now, not after a build.
     require_root_on_linux()
     planned = plan.of(embedded.STACK)
     node = embedded.options(planned)
+    with embedded.going_up():
+        return _up(planned, node, smoke=not arguments.no_smoke)
+
+
+def _up(planned: Plan, node: cluster.Options, *, smoke: bool) -> int:
     if not embedded.exists():
         # What an interrupted `make down` may have left describes objects of a cluster that is gone.
         embedded.remove()
@@ -59,11 +64,11 @@ def main() -> int:
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)
     failed = False
-    if not arguments.no_smoke:
+    if smoke:
         report = test(contract, embedded.access())
         show(report)
         failed = report.failed
-    _tell(contract, urls, time.monotonic() - started)
+    tell(contract, urls, time.monotonic() - STARTED)
     return 1 if failed else 0
 
 
@@ -116,12 +121,16 @@ def curl(workload: WorkloadContract, url: str) -> str:
     )
 
 
-def _tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
+def tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
+    """What a person reads at the end."""
     console.show(workloads_table(contract, urls))
+    if any(workload.stand_in for workload in contract.workloads):
+        print("A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.")
     print("Try it:")
     for workload in contract.workloads:
-        inside = "" if workload.api_key_secret is None else " (inside make shell)"
-        print(f"  {curl(workload, urls[workload.name])}{inside}")
+        if workload.api_key_secret is not None:
+            print(f"  {workload.name}, inside make shell:")
+        print(f"  {curl(workload, urls[workload.name])}")
     print("Look around with kubectl and pulumi: make shell. What is healthy: make status. Remove it all: make down.")
     minutes, rest = divmod(round(seconds), 60)
     print(f"Up after {minutes} min {rest} s.")

@@ -1,8 +1,10 @@
 """What surrounds the embedded cluster: its environment, and what a person is told at the end of `make up`."""
 
 import os
+import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,34 @@ def test_the_table_of_what_runs_says_that_engine_and_gpu_are_not_real() -> None:
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert row["stand-in"] is True
     assert row["GPU"] == "L4 (simulated)"
+
+
+def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    protected = _workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    url = "http://127.0.0.1:1"
+    up.tell(replace(planned()[1], workloads=(protected,)), {"embed": url}, 61)
+    said = capsys.readouterr().out
+    assert "  embed, inside make shell:\n" in said
+    assert f"  {up.curl(protected, url)}\n" in said
+    assert "A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.\n" in said
+    assert said.endswith("Up after 1 min 1 s.\n")
+    up.tell(replace(planned()[1], workloads=(_workload(stand_in=False),)), {"embed": url}, 0)
+    assert "stand-in computes" not in capsys.readouterr().out
+
+
+def test_a_second_up_is_refused_before_it_looks_at_anything(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(toolchain, "ensure", pytest.fail)
+    monkeypatch.setattr(sys, "argv", ["up"])
+    with embedded.going_up():
+        assert command.run(up.main) == 1
+    said = capsys.readouterr().err
+    assert said == f"error: another command is changing this cluster (pid {os.getpid()}); try again when it has ended\n"
 
 
 def test_up_without_root_says_so_before_it_builds_anything(
