@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from infra.core import catalogue
 from infra.core.capacity import nodes
 from infra.core.capacity.sizing import Request, Sizing, Unmet, size
+from infra.core.errors import counted
 
 CENTRALIZED, SIDECAR = "centralized", "sidecar"
 #: A pool that several apps depend on keeps two replicas, so that a drained node is not an outage of all of them.
@@ -88,7 +89,7 @@ def _recommend(options: Sequence[Option]) -> Comparison:
     # The order of the catalogue and of the topologies decides between equals: a pool before sidecars.
     price, best, sizing = min(priced, key=lambda row: row[0])
     reason = (
-        f"{best.topology} on {best.gpu} costs least: {sizing.replicas} replicas on {sizing.fleet.nodes} x "
+        f"{best.topology} on {best.gpu} costs least: {counted(sizing.replicas, 'replica')} on {sizing.fleet.nodes} x "
         f"{sizing.fleet.node.name}, {price:,.0f} USD a month on demand"
     )
     others = [row for row in priced if row[1].gpu != best.gpu]

@@ -13,7 +13,7 @@ from infra.core.capacity.nodes import Fleet, Node, Pod
 from infra.core.capacity.physics import Precision, Rates
 from infra.core.capacity.scaling import Scaling, derive
 from infra.core.catalogue import Gpu, Model
-from infra.core.errors import Refusal
+from infra.core.errors import Refusal, counted
 
 #: Texts of the 95th percentile in one batch, unless latency or memory want fewer. 32 x 512 tokens = 16384.
 BATCH_TEXTS = 32
@@ -411,7 +411,7 @@ def _pool(request: Request) -> _Finding | None:
         change,
         request.max_nodes,
         f"{fewest} or more",
-        f"{replicas} replicas do not fit on {request.max_nodes} nodes.",
+        f"{counted(request.max_nodes, 'node')} cannot hold {counted(replicas, 'replica')}.",
     ), change
 
 
@@ -557,7 +557,7 @@ def _cost_lines(sizing: Sizing) -> list[str]:
     node, idle = fleet.node, fleet.nodes * fleet.node.gpus - math.ceil(sizing.replicas / sizing.request.gpu_shares)
     lines = [
         f"nodes: {fleet.nodes} x {node.name}, replicas per node {fleet.per_node}"
-        + (f", {idle} GPUs idle" if idle else "")
+        + (f", {counted(idle, 'GPU')} idle" if idle else "")
     ]
     for name, price, month, million, dated in (
         ("on demand", node.price, cost.on_demand_month, cost.on_demand_per_million, "price list of 2026-07-20"),
