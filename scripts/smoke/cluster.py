@@ -9,6 +9,7 @@ from typing import Any
 from infra.core.contract import WorkloadContract
 from scripts import pods
 from scripts.access import Access, NotFoundError
+from scripts.command import counted
 from scripts.smoke.results import Check, NotProvenError, UnmetError
 
 #: Enough for everything that an engine says before its first request.
@@ -53,10 +54,11 @@ class DeployedWorkload:
         seen = status.get("observedGeneration") == deployment["metadata"].get("generation")
         if not seen or min(ready, updated) < workload.replicas:
             raise UnmetError(
-                f"{ready} pods ready and {updated} up to date, planned {workload.replicas}; {self._trouble()}",
+                f"{counted(ready, 'pod')} ready and {updated} up to date, planned {workload.replicas}; "
+                + self._trouble(),
                 f"kubectl -n {workload.namespace} describe pods -l {self._selector}",
             )
-        return f"{ready} pods ready, planned {workload.replicas}; image {workload.image}"
+        return f"{counted(ready, 'pod')} ready, planned {workload.replicas}; image {workload.image}"
 
     def endpoints(self) -> str:
         """The Service leads to the ready pods."""
@@ -72,11 +74,11 @@ class DeployedWorkload:
         }
         if len(ready) < workload.replicas:
             raise UnmetError(
-                f"Service {workload.service} leads to {len(ready)} ready pods, planned {workload.replicas}",
+                f"Service {workload.service} leads to {counted(len(ready), 'ready pod')}, planned {workload.replicas}",
                 f"compare kubectl -n {workload.namespace} get service {workload.service} -o wide with the labels of "
                 "the pods; pulumi up --refresh sets them back",
             )
-        return f"Service {workload.service} leads to {len(ready)} ready pods"
+        return f"Service {workload.service} leads to {counted(len(ready), 'ready pod')}"
 
     def device(self) -> str:
         """TEI falls back to the CPU in silence: only its log says on what it runs."""
@@ -89,7 +91,8 @@ class DeployedWorkload:
         for name in names:
             log = self._access.run("logs", name, "-n", workload.namespace, f"--limit-bytes={_LOG_HEAD_BYTES}")
             device_line(name, log)
-        return f"{len(names)} pods say that they started the model on Cuda"
+        said = "1 pod says that it" if len(names) == 1 else f"{len(names)} pods say that they"
+        return f"{said} started the model on Cuda"
 
     def api_key(self) -> str | None:
         """The key that clients have to send; None when clients need none, or when it is not in its Secret."""

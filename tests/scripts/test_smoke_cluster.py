@@ -93,8 +93,8 @@ def _workload(**changes: Any) -> WorkloadContract:
 
 def test_a_deployment_as_planned_passes(cluster: Cluster) -> None:
     deployed = DeployedWorkload(_workload(), cluster.access)
-    assert deployed.pods() == f"1 pods ready, planned 1; image {IMAGE}"
-    assert deployed.endpoints() == "Service embed leads to 1 ready pods"
+    assert deployed.pods() == f"1 pod ready, planned 1; image {IMAGE}"
+    assert deployed.endpoints() == "Service embed leads to 1 ready pod"
 
 
 def test_more_pods_than_planned_pass_because_a_scaler_may_have_added_them(cluster: Cluster) -> None:
@@ -106,8 +106,8 @@ def test_more_pods_than_planned_pass_because_a_scaler_may_have_added_them(cluste
     ("deployment", "found"),
     [
         (_deployment(ready=0), "0 pods ready and 1 up to date"),
-        (_deployment(updated=0), "1 pods ready and 0 up to date"),
-        (_deployment(seen=1), "1 pods ready and 1 up to date"),
+        (_deployment(updated=0), "1 pod ready and 0 up to date"),
+        (_deployment(seen=1), "1 pod ready and 1 up to date"),
         (_deployment(image="another:1"), "the image is another:1"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_service_that_leads_nowhere_fails(cluster: Cluster, slices: list[objec
 
 def test_an_address_in_two_slices_is_one_pod(cluster: Cluster) -> None:
     cluster.has("endpointslices", {"items": [_slice("10.0.0.1"), _slice("10.0.0.1")]})
-    with pytest.raises(UnmetError, match="leads to 1 ready pods, planned 2"):
+    with pytest.raises(UnmetError, match="leads to 1 ready pod, planned 2"):
         DeployedWorkload(_workload(replicas=2), cluster.access).endpoints()
 
 
