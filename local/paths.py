@@ -9,9 +9,10 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def cache_dir() -> Path:
     """Built programs and images, shared by all checkouts of this user and keyed by content below this directory."""
     if chosen := os.environ.get("EMBEDDING_SERVING_CACHE"):
-        return Path(chosen)
+        # Some of what is made here is used with another working directory.
+        return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "embedding-serving"
+    return Path(base).absolute() / "embedding-serving"
 
 
 def state_dir() -> Path:

@@ -22,11 +22,14 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args()
+    there = cluster.of_checkout().layout.state.exists()
     with console.reporter() as reporter:
         cluster.down(reporter)
     deploy.end_plugins()
     # The objects that Pulumi's state describes went with the cluster.
     embedded.remove()
+    if not there:
+        print("There was no embedded cluster here.")
     print(f"Built programs and images are kept in {paths.cache_dir()}; the next make up uses them.")
     return 0
 

@@ -5,6 +5,8 @@ Arguments after -- are run instead of a shell.
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
 
 from scripts import embedded
@@ -34,9 +36,14 @@ def main() -> int:
         print("kubectl and pulumi speak to the embedded cluster: kubectl get pods -A -o wide. exit leaves.")
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, environment)  # noqa: S606 - this is what a shell is for
+        if arguments.command:
+            os.execvpe(command[0], command, environment)  # noqa: S606 - this is what a shell is for
+        # Ctrl-C is for what runs in the shell. Its status is that of its last line, and no failure of this command.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        subprocess.run(command, env=environment, check=False)
     except OSError as error:
         raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
+    return 0
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ class Cluster:
         require_root_on_linux()
         with exclusive(self._lock):
             started = time.monotonic()
+            was_there = self.layout.state.exists()
             if self.namespaces.init_pid():
                 reporter.step("ending every process of the cluster")
                 self.namespaces.stop()
@@ -183,7 +184,8 @@ class Cluster:
             if self.layout.state.exists():
                 reporter.step(f"removing {self.layout.state}")
                 shutil.rmtree(self.layout.state)
-            reporter.done("the embedded cluster is gone", time.monotonic() - started)
+            if was_there:
+                reporter.done("the embedded cluster is gone", time.monotonic() - started)
 
     def publish(self, name: str, namespace: str, service: str, port: int) -> str:
         """Make a port of a Service reachable on the host's loopback and return its URL. The same twice is the same URL.
