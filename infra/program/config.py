@@ -32,6 +32,12 @@ def read() -> tuple[object, dict[str, pulumi.Output[str]]]:
                 Refusal(path, "an empty value or white space around it", "the bare key on one line", why + again)
             )
         secrets[key] = config.require_secret(key)
+    if pulumi.runtime.is_config_secret(f"{config.name}:stack"):
+        # Pulumi marks the whole object when a value in it was set with --secret, and hands that value over decrypted.
+        why = f"Its values land readable in the state. Set it as pulumi config set --secret {config.name}:<name>."
+        refusals.append(
+            Refusal(f"{config.name}:stack", "a secret inside the object", "secret config keys of their own", why)
+        )
     stack = config.get_object("stack")
     if stack is None:
         refusals.append(

@@ -1,6 +1,7 @@
 """The program on a real cluster with the real Pulumi: what changes, what does not, what is refused, what is left."""
 
 import base64
+import copy
 import json
 import signal
 import subprocess
@@ -135,9 +136,11 @@ def test_an_up_that_is_interrupted_converges_afterwards(deployment: Deployment) 
         stderr=subprocess.STDOUT,
         text=True,
     )
-    eventually(lambda: bool(deployment.apps.list_namespaced_deployment(NAMESPACE).items), "a Deployment appears")
-    running.send_signal(signal.SIGINT)
-    printed, _ = running.communicate()
+    try:
+        eventually(lambda: bool(deployment.apps.list_namespaced_deployment(NAMESPACE).items), "a Deployment appears")
+    finally:
+        running.send_signal(signal.SIGINT)
+        printed, _ = running.communicate()
     assert running.returncode != 0, printed
     deployment.up(stacks.local())
     again = deployment.pulumi("preview", "--expect-no-changes", "--diff")
@@ -169,8 +172,8 @@ def test_a_wrong_stack_file_is_refused_in_one_line_each_and_creates_nothing(depl
 def test_no_secret_is_readable_in_state_output_or_logs(
     deployment: Deployment, environment: dict[str, str], embedded: Cluster
 ) -> None:
-    value = "a-key-that-must-not-leak-7391"
-    printed = deployment.up(stacks.local(requireApiKey=True), {"apiKey": value})
+    values = {"apiKey": "a-key-that-must-not-leak-7391", "huggingFaceToken": "a-token-that-must-not-leak-7392"}
+    printed = deployment.up(stacks.local(requireApiKey=True), values)
     printed += deployment.pulumi("preview", "--diff").stdout
     printed += deployment.read("stack", "output", "--json")
     printed += deployment.read("stack", "export")
@@ -178,11 +181,33 @@ def test_no_secret_is_readable_in_state_output_or_logs(
     for pod in deployment.pods().values():
         printed += deployment.core.read_namespaced_pod_log(pod.metadata.name, NAMESPACE)
     assert "Ready" in printed, "the log of the engine was read"
+    # Secrets with both values that the API server does not take: what is printed then is searched as well.
+    failing = stacks.local(requireApiKey=True, model="acme/gated")
+    failing["namespace"] = {"name": "not-there", "create": False}
+    small = {"architecture": "bert", "parametersM": 20, "layers": 6, "hidden": 384, "maxTokens": 256, "dimension": 384}
+    failing["models"] = [{"id": "acme/gated", "kind": "embedding", "pooling": "mean", "gated": True, **small}]
+    deployment.write(failing, values)
+    failed = deployment.pulumi("up", "--yes", "--skip-preview")
+    assert failed.returncode != 0
+    assert 'namespaces "not-there" not found' in failed.stdout
+    printed += failed.stdout + deployment.read("stack", "export")
     state = Path(environment["PULUMI_HOME"]).parent
     files = [path for path in (*state.rglob("*"), *embedded.layout.logs.rglob("*")) if path.is_file()]
-    for encoded in (value, base64.b64encode(value.encode()).decode()):
-        assert encoded not in printed
-        assert not [str(path) for path in files if encoded.encode() in path.read_bytes()]
+    for value in values.values():
+        for encoded in (value, base64.b64encode(value.encode()).decode()):
+            assert encoded not in printed
+            assert not [str(path) for path in files if encoded.encode() in path.read_bytes()]
+
+
+def test_a_secret_inside_the_structured_object_is_refused_and_in_no_state(deployment: Deployment) -> None:
+    deployment.write(stacks.local())
+    path = "embedding-serving:stack.serving[0].env.MY_VALUE"
+    nested = deployment.pulumi("config", "set", "--secret", "--path", path, given="nested-9417")
+    assert nested.returncode == 0, nested.stdout
+    refused = deployment.pulumi("up", "--yes", "--skip-preview")
+    assert refused.returncode != 0
+    assert "embedding-serving:stack: got a secret inside the object" in refused.stdout
+    assert "9417" not in refused.stdout + deployment.read("stack", "export")
 
 
 def test_a_key_with_white_space_or_in_plain_text_is_refused_unread(deployment: Deployment) -> None:
@@ -204,20 +229,34 @@ def test_every_rendered_object_passes_a_server_side_dry_run(environment: dict[st
     recorder, _ = deployed(plan.make(settings.load(stacks.local(requireApiKey=True)), name="local", secrets={"apiKey"}))
     objects = recorder.objects()
     [namespace] = [found for found in objects if found["kind"] == "Namespace"]
+    # The others need it to be there, with its Pod Security labels; a dry run would not create it.
     namespace["metadata"]["name"] = "dry-run"
     for found in objects:
         if "namespace" in found["metadata"]:
-            # A dry run does not create the namespace, so the objects are tried in one that is there.
-            found["metadata"]["namespace"] = "default"
-    listed = {"apiVersion": "v1", "kind": "List", "items": objects}
-    done = subprocess.run(
-        ["kubectl", "apply", "--dry-run=server", "-f", "-"],
-        env=environment,
-        input=json.dumps(listed),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("(server dry run)") == len(objects)
-    assert "Warning" not in done.stderr, done.stderr
+            found["metadata"]["namespace"] = "dry-run"
+
+    def kubectl(*arguments: str, items: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+        listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        return subprocess.run(
+            ["kubectl", *arguments, "-f", "-"],
+            env=environment,
+            input=listed,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    made = kubectl("apply", items=[namespace])
+    assert made.returncode == 0, made.stderr
+    try:
+        done = kubectl("apply", "--dry-run=server", items=objects)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("(server dry run)") == len(objects)
+        assert "Warning" not in done.stderr, done.stderr
+        # The negative control: Pod Security warns of a pod template that it would refuse.
+        [lax] = [found for found in copy.deepcopy(objects) if found["kind"] == "Deployment"]
+        del lax["spec"]["template"]["spec"]["securityContext"]
+        warned = kubectl("apply", "--dry-run=server", items=[lax])
+        assert "would violate PodSecurity" in warned.stderr
+    finally:
+        kubectl("delete", "--wait=true", items=[namespace])
