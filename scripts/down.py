@@ -22,9 +22,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args()
-    there = cluster.of_checkout().layout.state.exists()
     with console.reporter() as reporter:
-        cluster.down(reporter)
+        there = cluster.down(reporter)
     deploy.end_plugins()
     # The objects that Pulumi's state describes went with the cluster.
     embedded.remove()

@@ -54,8 +54,8 @@ def status() -> list[PartStatus]:
     return of_checkout().status()
 
 
-def down(reporter: Reporter) -> None:
-    of_checkout().down(reporter)
+def down(reporter: Reporter) -> bool:
+    return of_checkout().down(reporter)
 
 
 def publish(name: str, namespace: str, service: str, port: int) -> str:

@@ -59,6 +59,8 @@ class Api:
         try:
             context = self._pki.admin_context()
             return self._namespaces.request(API_PORT, path, context, method=method, body=body, headers=headers)
+        except ConnectionRefusedError as error:
+            raise ClusterError("the API server does not answer") from error
         except (OSError, http.client.HTTPException) as error:
             raise ClusterError(f"the API server does not answer: {error}") from error
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from local.cluster import cgroups, config, dns, forwards, images
 from local.cluster.api import Api
@@ -29,6 +30,9 @@ NEWS_EVERY = 5.0  # seconds between lines about one wait
 COREDNS_MANIFEST = Path(__file__).parent / "manifests" / "coredns.yaml"
 NODE_PATH = f"/api/v1/nodes/{NODE_NAME}"
 GPU_RESOURCE = "nvidia.com/gpu"
+GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
+#: How many GPUs the node was to get: what it offers is lost whenever its kubelet registers anew.
+GPUS_ANNOTATION = "embedding-serving/gpus"
 
 #: A check returns None when all is well, else what is not.
 Check = Callable[[], str | None]
@@ -162,13 +166,19 @@ class Cluster:
         for entry in self._forwards.all().values():
             part = forwards.part_name(entry.name)
             found.append(self._part_status(part, parts.get(part), self._forward_check(entry)))
-        for name, check in (("node", self._node_check(0)), ("coredns", self._dns_check)):
-            problem = _failure(check)
-            found.append(PartStatus(name, problem is None, problem or self._summary(name), None, None, None))
+        kubelet = next(part for part in found if part.name == "kubelet")
+        problem = _failure(self._node_check(0)) or _failure(self._gpus_check)
+        detail = problem or self._node_summary()
+        if problem is None and not kubelet.healthy:
+            detail = f"last reported by its kubelet, which does not report now: {detail}"
+        found.append(PartStatus("node", problem is None and kubelet.healthy, detail, None, None, None))
+        problem = _failure(self._dns_check)
+        answers = f"answers on {config.DNS_ADDRESS}"
+        found.append(PartStatus("coredns", problem is None, problem or answers, None, None, None))
         return found
 
-    def down(self, reporter: Reporter) -> None:
-        """End every process and remove everything but the build cache. No cluster is fine too.
+    def down(self, reporter: Reporter) -> bool:
+        """End every process and remove everything but the build cache. Returns whether there was anything.
 
         Raises:
             ClusterError: something could not be ended or removed.
@@ -176,16 +186,18 @@ class Cluster:
         require_root_on_linux()
         with exclusive(self._lock):
             started = time.monotonic()
-            was_there = self.layout.state.exists()
-            if self.namespaces.init_pid():
+            runs = self.namespaces.init_pid() is not None
+            there = runs or self.layout.state.exists()
+            if runs:
                 reporter.step("ending every process of the cluster")
                 self.namespaces.stop()
             cgroups.remove(self.cgroup)
             if self.layout.state.exists():
                 reporter.step(f"removing {self.layout.state}")
                 shutil.rmtree(self.layout.state)
-            if was_there:
+            if there:
                 reporter.done("the embedded cluster is gone", time.monotonic() - started)
+            return there
 
     def publish(self, name: str, namespace: str, service: str, port: int) -> str:
         """Make a port of a Service reachable on the host's loopback and return its URL. The same twice is the same URL.
@@ -293,7 +305,8 @@ class Cluster:
         # A kubelet that has just started clears what it does not know of (the GPUs) when it registers again.
         node_check = self._node_check(begun if kubelet.child else 0)
         Launch(reporter, "node", kubelet.log, kubelet.child, node_check).wait()
-        self.api.merge(NODE_PATH, {"metadata": {"labels": self.options.node_labels()}})
+        wanted = {GPUS_ANNOTATION: str(self.options.gpus)}
+        self.api.merge(NODE_PATH, {"metadata": {"labels": self.options.node_labels(), "annotations": wanted}})
         gpus = {GPU_RESOURCE: str(self.options.gpus) if self.options.gpus else None}
         self.api.merge(f"{NODE_PATH}/status", {"status": {"capacity": gpus, "allocatable": gpus}})
         self._launch(reporter, configuration.proxy(), again=api_server_started).wait()
@@ -413,12 +426,16 @@ class Cluster:
         problem = _failure(check)
         return PartStatus(name, problem is None, problem or "healthy", process.pid, process.age, log)
 
-    def _summary(self, name: str) -> str:
-        if name != "node":
-            return f"answers on {config.DNS_ADDRESS}"
-        node = self.api.get(NODE_PATH) or {"status": {}}
-        gpus = node["status"].get("allocatable", {}).get(GPU_RESOURCE, "0")
-        return f"Ready; {gpus} simulated GPUs ({self.options.gpu_product} on the label, no device)"
+    def _gpus_check(self) -> str | None:
+        return gpus_problem(self.api.get(NODE_PATH) or {})
+
+    def _node_summary(self) -> str:
+        node = self.api.get(NODE_PATH) or {}
+        gpus = _gpus(node)
+        if gpus == "0":
+            return "Ready; no GPUs"
+        product = node["metadata"].get("labels", {}).get(GPU_PRODUCT_LABEL)
+        return f"Ready; {gpus} simulated {'GPU' if gpus == '1' else 'GPUs'} ({product} on the label, no device)"
 
     def _service_address(self, namespace: str, service: str, port: int) -> str | None:
         found = self.api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
@@ -427,10 +444,25 @@ class Cluster:
         return address if has_port and address != "None" else None
 
 
+def gpus_problem(node: Mapping[str, Any]) -> str | None:
+    """What is wrong with the GPUs that a node object offers, after an `up` that was interrupted."""
+    wanted = node.get("metadata", {}).get("annotations", {}).get(GPUS_ANNOTATION)
+    if wanted == _gpus(node):
+        return None
+    return "Ready, but make up was interrupted before it set the node's GPUs"
+
+
+def _gpus(node: Mapping[str, Any]) -> str:
+    gpus: str = node.get("status", {}).get("allocatable", {}).get(GPU_RESOURCE, "0")
+    return gpus
+
+
 def _failure(check: Check) -> str | None:
     """What a check says; not being able to ask is a failure too."""
     try:
         return check()
+    except ConnectionRefusedError:
+        return "does not answer"
     except (OSError, http.client.HTTPException, ClusterError) as error:
         return str(error)
 

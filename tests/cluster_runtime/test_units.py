@@ -10,12 +10,29 @@ import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
-from local.cluster import ClusterError, Options, cgroups, cluster_id, config, dns, forward, forwards, images
+from local.cluster import (
+    Cluster,
+    ClusterError,
+    Options,
+    PartStatus,
+    cgroups,
+    cluster_id,
+    config,
+    dns,
+    forward,
+    forwards,
+    images,
+)
+from local.cluster import cluster as cluster_module
 from local.cluster.__main__ import age_text, main
+from local.cluster.api import Api
+from local.cluster.cluster import GPUS_ANNOTATION, gpus_problem
 from local.cluster.config import Configuration, Layout
 from local.cluster.errors import PartFailedError, tail
 from local.cluster.forwards import Forward, Forwards
@@ -193,6 +210,64 @@ def test_without_gpus_the_node_loses_its_gpu_labels() -> None:
         "nvidia.com/gpu.count": "4",
         "nvidia.com/gpu.product": "NVIDIA-H100",
     }
+
+
+def _node(gpus: str, wanted: str | None) -> dict[str, Any]:
+    annotations = {} if wanted is None else {GPUS_ANNOTATION: wanted}
+    return {
+        "metadata": {"annotations": annotations, "labels": {"nvidia.com/gpu.product": "NVIDIA-L4"}},
+        "status": {
+            "allocatable": {"cpu": "2"} if gpus == "0" else {"nvidia.com/gpu": gpus},
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}],
+        },
+    }
+
+
+def _status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Any) -> dict[str, PartStatus]:
+    """What `status` says where no process runs and the API server gives these answers."""
+    monkeypatch.setattr(cluster_module, "require_root_on_linux", lambda: None)
+    cluster = Cluster(tmp_path, "of-a-test")
+
+    def in_network(_call: object) -> None:
+        raise ConnectionRefusedError
+
+    quiet: Any = SimpleNamespace(
+        init_pid=lambda: None, processes=list, parts=dict, in_network=in_network, log=tmp_path / "log"
+    )
+    cluster.namespaces, cluster.api = quiet, api
+    return {part.name: part for part in cluster.status()}
+
+
+def test_a_node_whose_kubelet_is_gone_is_shown_as_it_was_last_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = _status(tmp_path, monkeypatch, SimpleNamespace(get=lambda _path: _node("1", "1")))
+    assert not parts["node"].healthy
+    assert parts["node"].detail == (
+        "last reported by its kubelet, which does not report now: "
+        "Ready; 1 simulated GPU (NVIDIA-L4 on the label, no device)"
+    )
+
+
+def test_an_api_server_that_refuses_connections_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object, **_more: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    namespaces: Any = SimpleNamespace(request=refused)
+    pki: Any = SimpleNamespace(admin_context=lambda: None)
+    parts = _status(tmp_path, monkeypatch, Api(namespaces, pki))
+    assert parts["node"].detail == "the API server does not answer"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "well"), [("2", "2", True), ("0", "0", True), ("0", None, False), ("0", "2", False)]
+)
+def test_a_node_without_the_gpus_that_it_was_to_get_says_so(gpus: str, wanted: str | None, well: bool) -> None:
+    problem = gpus_problem(_node(gpus, wanted))
+    assert (problem is None) == well
+    assert well or "interrupted" in str(problem)
 
 
 @pytest.fixture
