@@ -661,7 +661,9 @@ def _budgets(
     pull = _image_pull(pool)
     grace = _PROPAGATION_SECONDS + engine.longest_request_seconds
     # Without a spare GPU the old pod has to end before the new one starts, so its drain counts as well.
-    step = pull + engine.startup_seconds + grace + _SLACK_SECONDS
+    probe = engine.probes.startup
+    # Nodes are there on an existing cluster; time to provision one is not part of a step.
+    step = pull + probe.period_seconds * probe.failure_threshold + grace + _SLACK_SECONDS
     at_once = max(1, workload.rollout.max_surge + workload.rollout.max_unavailable)
     steps = max(1, math.ceil(replicas / at_once))
     reasons += [

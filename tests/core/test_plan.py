@@ -63,8 +63,11 @@ def test_most_models_can_be_served_on_most_gpus() -> None:
 def check_budgets(planned: Workload) -> None:
     """The inequalities of docs: one number, one owner."""
     budgets, probes = planned.budgets, planned.engine.probes
-    assert probes.startup.period_seconds * probes.startup.failure_threshold >= budgets.startup
-    assert budgets.progress_deadline >= budgets.image_pull + budgets.startup + budgets.termination_grace
+    # The first check comes with the start of the container, so that the kubelet kills after (threshold - 1) periods.
+    killed_after = probes.startup.period_seconds * (probes.startup.failure_threshold - 1)
+    assert budgets.startup <= killed_after < budgets.startup + 2 * probes.startup.period_seconds
+    longest_start = probes.startup.period_seconds * probes.startup.failure_threshold
+    assert budgets.progress_deadline >= budgets.image_pull + longest_start + budgets.termination_grace
     steps = math.ceil(planned.replicas / (planned.max_surge + planned.max_unavailable))
     assert budgets.rollout >= steps * budgets.progress_deadline
     assert budgets.termination_grace == budgets.pre_stop + budgets.longest_request

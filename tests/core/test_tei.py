@@ -256,7 +256,9 @@ def test_case_20_thread_pools_of_cpu_pods_follow_the_cpu_limit() -> None:
 def test_case_24_slow_starts_have_a_startup_probe_that_covers_them() -> None:
     planned = workload(None, model="BAAI/bge-m3")
     startup = planned.engine.probes.startup
-    assert startup.period_seconds * startup.failure_threshold >= planned.engine.startup_seconds
+    assert startup.period_seconds * (startup.failure_threshold - 1) >= planned.engine.startup_seconds
+    assert startup.period_seconds == startup.timeout_seconds == 5, "before Ready nothing queues"
+    assert planned.engine.probes.readiness.timeout_seconds > 60, "once it serves, /health waits behind a batch"
     warm_up = estimates.batch_seconds(catalogue.models()["BAAI/bge-m3"], Machine(None, 2), 8192, 1)
     assert planned.engine.startup_seconds > warm_up
 

@@ -56,6 +56,7 @@ _LEAST_STARTUP_SECONDS = 120
 #: /health took up to 11.3 s where a batch is estimated at 9.7 s (recordings, health), and 15 s never failed.
 _PROBE_MARGIN = 1.5
 _LEAST_PROBE_SECONDS = 5
+_STARTUP_PERIOD_SECONDS = 5
 #: A pod that needs longer for one batch is of no use, and its probes would find a hang after an hour.
 _LONGEST_BATCH_SECONDS = 300
 _LONGEST_REQUEST_SECONDS = 3600
@@ -596,10 +597,18 @@ class _Planner:
     def probes(self, batch_seconds: float, startup: int) -> Probes:
         # /health waits behind the running batch (recordings: up to 11 s), and more than 8 checks waiting can abort the
         # server: the timeout lies above the longest batch, the period is no shorter. /metrics never waits.
+        # Until Ready the port is closed and nothing waits, so the startup probe asks often. The first check comes with the
+        # start, the kubelet kills at the last one: (threshold - 1) periods lie between.
         timeout = max(_LEAST_PROBE_SECONDS, math.ceil(_PROBE_MARGIN * batch_seconds))
         self.because("probes.timeout", f"{timeout} s", f"/health waits behind a batch of up to {batch_seconds:.1f} s")
         return Probes(
-            startup=Probe("/health", "http", timeout, timeout, math.ceil(startup / timeout)),
+            startup=Probe(
+                "/health",
+                "http",
+                _STARTUP_PERIOD_SECONDS,
+                _STARTUP_PERIOD_SECONDS,
+                math.ceil(startup / _STARTUP_PERIOD_SECONDS) + 1,
+            ),
             readiness=Probe("/health", "http", timeout, timeout, 3),
             liveness=Probe("/metrics", "http", 10, 5, 6),
         )
