@@ -447,7 +447,9 @@ class Cluster:
 def gpus_problem(node: Mapping[str, Any]) -> str | None:
     """What is wrong with the GPUs that a node object offers, after an `up` that was interrupted."""
     wanted = node.get("metadata", {}).get("annotations", {}).get(GPUS_ANNOTATION)
-    if wanted == _gpus(node):
+    offered = _gpus(node)
+    # A cluster that an earlier checkout started has GPUs and no annotation.
+    if offered == wanted or (wanted is None and offered != "0"):
         return None
     return "Ready, but make up was interrupted before it set the node's GPUs"
 

@@ -262,7 +262,8 @@ def test_an_api_server_that_refuses_connections_does_not_answer(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "wanted", "well"), [("2", "2", True), ("0", "0", True), ("0", None, False), ("0", "2", False)]
+    ("gpus", "wanted", "well"),
+    [("2", "2", True), ("0", "0", True), ("2", None, True), ("0", None, False), ("0", "2", False)],
 )
 def test_a_node_without_the_gpus_that_it_was_to_get_says_so(gpus: str, wanted: str | None, well: bool) -> None:
     problem = gpus_problem(_node(gpus, wanted))
