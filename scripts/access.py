@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from local import toolchain
 from scripts.command import CommandError
 
 #: For one answer of the API server, and for a port-forward to stand.
@@ -88,9 +89,9 @@ class Access:
                     process.stdout.close()
 
     def _command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
-        kubectl = self.kubectl or shutil.which("kubectl")
+        kubectl = self.kubectl or shutil.which("kubectl") or toolchain.find(["kubectl"])["kubectl"].path
         if kubectl is None:
-            raise CommandError("kubectl is not on PATH: install it, or use the one of make toolchain inside make shell")
+            raise CommandError("kubectl is not on PATH: install it, or let make toolchain build it, without root")
         files = self._kubeconfig()
         if not any(Path(file).exists() for file in files.split(os.pathsep)):
             raise CommandError(f"no kubeconfig at {files}: run make up, or set KUBECONFIG to that of your cluster")

@@ -12,7 +12,7 @@ from typing import Any
 from infra.core.contract import Contract
 from scripts import embedded, stackfile
 from scripts.access import Access
-from scripts.command import run
+from scripts.command import CommandError, run
 from scripts.smoke import source
 from scripts.smoke.run import show, test, write
 
@@ -54,6 +54,8 @@ def _of_stack(stack: str, context: str | None) -> tuple[Contract, Access]:
     given: Any = file.given
     described = given.get("cluster") if isinstance(given, dict) else None
     planned = described.get("context") if isinstance(described, dict) else None
+    if stack == embedded.STACK and not context and not planned:
+        raise CommandError("there is no embedded cluster: make up makes one and deploys stack local to it")
     return source.from_stack(stack), Access(context=context or planned)
 
 

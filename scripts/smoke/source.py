@@ -9,6 +9,7 @@ from pathlib import Path
 
 from infra.core import contract
 from infra.core.contract import Contract
+from local import toolchain
 from local.paths import CHECKOUT
 from scripts import stackfile
 from scripts.command import CommandError
@@ -20,9 +21,11 @@ def from_stack(stack: str, environment: Mapping[str, str] | None = None) -> Cont
     Raises CommandError when there is no Pulumi, no such stack or no output, or when another version wrote it.
     """
     environment = os.environ if environment is None else environment
-    pulumi = shutil.which("pulumi", path=environment.get("PATH"))
+    pulumi = shutil.which("pulumi", path=environment.get("PATH")) or toolchain.find(["pulumi"])["pulumi"].path
     if pulumi is None:
-        raise CommandError("pulumi is not on PATH: install it, or use the embedded one with `make shell`")
+        raise CommandError(
+            "pulumi is not on PATH: install it, or make toolchain builds pulumi and kubectl, without root"
+        )
     done = subprocess.run(
         [pulumi, "stack", "output", "contract", "--json", "--stack", stack, "--non-interactive"],
         cwd=CHECKOUT,

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from infra.core.contract import WorkloadContract
+from local import toolchain
 from local.paths import CHECKOUT
+from local.toolchain import Found
 from scripts.access import Access, ForwardError, NotFoundError
 from scripts.command import CommandError
 from scripts.smoke import run as smoke
@@ -226,8 +229,18 @@ def test_a_missing_kubeconfig_and_a_missing_kubectl_are_said(cluster: Cluster, m
     with pytest.raises(CommandError, match="no kubeconfig at"):
         Access(kubeconfig=cluster.folder / "nope", kubectl=cluster.kubectl).run("get", "nodes")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CommandError, match="kubectl is not on PATH"):
+    monkeypatch.setattr(toolchain, "find", lambda names: {name: Found(name, None, "missing") for name in names})
+    with pytest.raises(CommandError, match=r"kubectl is not on PATH: .*make toolchain"):
         Access(kubeconfig=cluster.folder / "config").run("get", "nodes")
+
+
+def test_a_kubectl_of_the_toolchain_serves_where_there_is_none_on_path(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    monkeypatch.setattr(toolchain, "find", lambda names: {name: Found(name, cluster.kubectl, "ours") for name in names})
+    assert json.loads(Access(kubeconfig=cluster.folder / "config").run("get", "pods"))["items"]
 
 
 def test_the_context_is_passed_on_and_the_kubeconfig_too(cluster: Cluster) -> None:

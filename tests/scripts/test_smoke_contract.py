@@ -2,13 +2,18 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from infra.core import contract
+from local import toolchain
+from local.toolchain import Found
+from scripts import command, embedded
 from scripts.command import CommandError
+from scripts.smoke import __main__ as smoke
 from scripts.smoke import source
 from tests.scripts.conftest import planned
 
@@ -77,6 +82,27 @@ def test_what_pulumi_refuses_is_one_line_with_the_next_step(tmp_path: Path, err:
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_without_pulumi_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="pulumi is not on PATH"):
+def test_a_machine_without_pulumi_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "find", lambda names: {name: Found(name, None, "missing") for name in names})
+    with pytest.raises(CommandError, match=r"pulumi is not on PATH: .*make toolchain"):
         source.from_stack("local", {"PATH": str(tmp_path)})
+
+
+def test_a_pulumi_of_the_toolchain_serves_where_there_is_none_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pulumi(tmp_path, out=json.dumps(planned()[1].to_dict()))
+    built = Found("pulumi", tmp_path / "pulumi", "ours")
+    monkeypatch.setattr(toolchain, "find", lambda _names: {"pulumi": built})
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "cat").symlink_to("/bin/cat")
+    assert source.from_stack("local", {"PATH": str(tmp_path / "without")}) == planned()[1]
+
+
+def test_the_stack_of_the_embedded_cluster_without_one_names_make_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(embedded, "exists", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["smoke"])
+    assert command.run(smoke.main) == 1
+    assert capsys.readouterr().err.startswith("error: there is no embedded cluster: make up ")
