@@ -37,7 +37,9 @@ def trouble(pod: dict[str, Any]) -> tuple[str, str] | None:
         return None
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return _line(scheduled.get("message") or scheduled.get("reason")), (
+        # What follows is about evicting others, which is tried for pods of a higher priority only.
+        message = (scheduled.get("message") or scheduled.get("reason") or "").partition(" preemption:")[0]
+        return _line(message), (
             "no node has room for it: ask for less in the stack file, or give its pool bigger or more nodes"
         )
     logs = f"kubectl -n {namespace} logs {name}"

@@ -33,7 +33,7 @@ def _unscheduled(message: str) -> dict[str, Any]:
     ("status", "reason", "next_step"),
     [
         (
-            _unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
+            _unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes can help."),
             "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
             "no node has room for it: ask for less in the stack file",
         ),
@@ -67,6 +67,7 @@ def test_a_pod_says_why_it_is_not_ready_and_what_to_do(status: dict[str, Any], r
     found = trouble(_pod(**status))
     assert found is not None
     assert found[0].startswith(reason)
+    assert "preemption" not in found[0]
     assert found[1].startswith(next_step)
 
 
