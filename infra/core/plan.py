@@ -22,6 +22,8 @@ _TEMPLATE_HASH = "pod-template-hash"
 #: Registries that engine images come from.
 _MIRRORED = (tei.images.REGISTRY,)
 SERVICE_PORT = 80
+#: Environments in which a model is served at a named revision only.
+_PINNED = {"staging", "prod"}
 #: User and group of the engine process: images run as root unless told, Pod Security `restricted` refuses that.
 RUN_AS = 10001
 
@@ -388,6 +390,7 @@ class _Planner:
                 if (place := self.places.get(model.id))
                 else f"model {model.id}",
                 revision=revision,
+                pinned=self.stack.environment in _PINNED,
                 pool_path=pool.path,
                 gpu=pool.gpu,
                 arch=pool.arch,
@@ -696,6 +699,15 @@ def _node_selector(pool: _Pool, reasons: list[Reason]) -> dict[str, str]:
             Reason("nodeSelector", f"{_ARCH_LABEL}={pool.arch}", "CPU images are built for one architecture")
         )
         return {_ARCH_LABEL: pool.arch}
+    if pool.settings.instance_type:
+        reasons.append(
+            Reason(
+                "nodeSelector",
+                f"{_INSTANCE_LABEL}={pool.settings.instance_type}",
+                "the label that every cloud sets; a pod on another GPU would not start",
+            )
+        )
+        return {_INSTANCE_LABEL: pool.settings.instance_type}
     reasons.append(
         Reason(
             "nodeSelector",

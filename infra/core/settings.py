@@ -235,7 +235,6 @@ class TeiWorkload(Section):
     longest_request_seconds: int | None = Field(
         default=None, ge=1, le=3600, description="What a request may take; drain and probe budgets follow from it"
     )
-    json_logs: bool = True
     resources: Resources = Field(default_factory=Resources)
     cache: Cache = Field(default_factory=Cache)
     rollout: Rollout = Field(default_factory=Rollout)
@@ -253,7 +252,9 @@ class TeiWorkload(Section):
 class Stack(Section):
     """One environment."""
 
-    environment: Literal["local", "dev", "staging", "prod"] = Field(description="Sets defaults, nothing else")
+    environment: Literal["local", "dev", "staging", "prod"] = Field(
+        description="Decides the level of the policies; stand-ins are for local only, staging and prod want revisions"
+    )
     cluster: Cluster
     namespace: Namespace = Field(default_factory=Namespace)
     node_pools: tuple[NodePool, ...] = Field(min_length=1)

@@ -80,7 +80,6 @@ def _full() -> dict[str, Any]:
                 "tokenizationWorkers": 4,
                 "requireApiKey": True,
                 "longestRequestSeconds": 60,
-                "jsonLogs": True,
                 "resources": {"cpu": "4", "memory": "8Gi", "ephemeralStorage": "8Gi"},
                 "cache": {"size": "4Gi"},
                 "rollout": {"maxSurge": 1, "maxUnavailable": 0},

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.core import catalogue
+from infra.core.engines import tei
 from infra.core.errors import RefusedError
 from infra.core.plan import Workload
 from tests import stacks
@@ -289,6 +290,14 @@ def test_gpu_pods_select_the_product_and_tolerate_its_taint() -> None:
     ]
 
 
+def test_pods_of_a_pool_with_an_instance_type_select_the_label_that_every_cloud_sets() -> None:
+    """Amazon's EKS images write no nvidia.com/gpu.product: that takes GPU feature discovery."""
+    planned = workload("L4", pool={"instanceType": "g6.2xlarge"})
+    assert planned.node_selector == {"node.kubernetes.io/instance-type": "g6.2xlarge"}
+    [reason] = [reason for reason in planned.reasons if reason.field == "nodeSelector"]
+    assert reason.value == "node.kubernetes.io/instance-type=g6.2xlarge"
+
+
 def test_a_selector_of_the_users_own_is_taken_as_it_is() -> None:
     assert workload(pool={"nodeSelector": {"pool": "gpu"}}).node_selector == {"pool": "gpu"}
 
@@ -438,3 +447,20 @@ def test_an_unknown_pool_is_refused_with_the_pools_there_are() -> None:
     given_stack = stack()
     given_stack["serving"][0]["pool"] = "other"
     assert "pool (stack.nodePools[0].name)" in refused_at(given_stack, "serving[0].pool")
+
+
+@pytest.mark.parametrize("environment", ["staging", "prod"])
+def test_staging_and_prod_serve_no_model_whose_revision_nobody_names(environment: str) -> None:
+    unpinned = next(model.id for model in catalogue.models().values() if tei.on_the_hub(model) and not model.revision)
+    changes = {"environment": environment}
+    line = refused_at(stack(model=unpinned, gpu="H100", changes=changes), "serving[0].revision")
+    assert "a commit of the weights" in line
+    assert refused(stack(model=unpinned, gpu="H100", changes=changes, revision="c9745ed")) == []
+    pinned = next(model.id for model in catalogue.models().values() if tei.on_the_hub(model) and model.revision)
+    assert refused(stack(model=pinned, changes=changes)) == []
+
+
+def test_elsewhere_the_plan_says_that_the_revision_is_not_pinned() -> None:
+    unpinned = next(model.id for model in catalogue.models().values() if tei.on_the_hub(model) and not model.revision)
+    reasons = {reason.field: reason.why for reason in workload("H100", model=unpinned).reasons}
+    assert "not pinned" in reasons["revision"]

@@ -10,6 +10,7 @@ from infra.core.capacity import memory
 from infra.core.catalogue import Gpu
 from infra.core.engines.tei import estimates, images
 from infra.core.engines.tei.estimates import Machine
+from infra.core.errors import RefusedError
 from tests import stacks
 from tests.core.plans import env, made, refused, refused_at, stack, workload
 
@@ -282,6 +283,12 @@ def test_case_28_the_model_name_of_clients_is_the_served_one() -> None:
 def test_the_log_level_hides_the_line_with_the_api_key_and_cannot_be_changed() -> None:
     assert env(workload())["LOG_LEVEL"].startswith("info,text_embeddings_router=warn")  # type: ignore[union-attr]
     refused_at(stack(env={"LOG_LEVEL": "info"}), "serving[0].env.LOG_LEVEL")
+
+
+def test_logs_are_json_always_as_the_command_of_upstreams_images_says() -> None:
+    assert env(workload())["JSON_OUTPUT"] == "true"
+    with pytest.raises(RefusedError, match="jsonLogs: got an unknown key"):
+        made(stack(jsonLogs=False))
 
 
 def test_every_variable_of_the_plan_is_reserved() -> None:

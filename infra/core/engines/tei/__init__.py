@@ -76,6 +76,8 @@ class Request:
     model_name: str
     #: Commit, tag or branch of the weights; None: nobody names one.
     revision: str | None
+    #: Whether somebody has to name one.
+    pinned: bool
     pool_path: str
     gpu: Gpu | None
     #: CPU architecture of the nodes.
@@ -589,7 +591,14 @@ class _Planner:
 
     def explain_revision(self) -> None:
         revision = self.request.revision
-        if revision is None:
+        if revision is None and self.request.pinned:
+            self.refuse(
+                "revision",
+                None,
+                "a commit of the weights",
+                f"The {self.called} has none of its own, and another commit may bring other vectors unseen.",
+            )
+        elif revision is None:
             self.because("revision", "main", "not pinned: the catalogue has no commit for this model; name one")
         elif not self.workload.revision:
             self.because("revision", revision, "the one that the catalogue or stack.models names")
@@ -597,8 +606,8 @@ class _Planner:
     def probes(self, batch_seconds: float, startup: int) -> Probes:
         # /health waits behind the running batch (recordings: up to 11 s), and more than 8 checks waiting can abort the
         # server: the timeout lies above the longest batch, the period is no shorter. /metrics never waits.
-        # Until Ready the port is closed and nothing waits, so the startup probe asks often. The first check comes with the
-        # start, the kubelet kills at the last one: (threshold - 1) periods lie between.
+        # Until Ready the port is closed and nothing waits, so the startup probe asks often. The first check comes with
+        # the start, the kubelet kills at the last one: (threshold - 1) periods lie between.
         timeout = max(_LEAST_PROBE_SECONDS, math.ceil(_PROBE_MARGIN * batch_seconds))
         self.because("probes.timeout", f"{timeout} s", f"/health waits behind a batch of up to {batch_seconds:.1f} s")
         return Probes(
@@ -721,7 +730,8 @@ class _Planner:
                 "HOSTNAME": "0.0.0.0",  # noqa: S104 - inside the pod
                 "PORT": str(HTTP_PORT),
                 "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
-                "JSON_OUTPUT": "true" if workload.json_logs else "false",
+                # Upstream's images start with --json-output; said here as well for images that do not.
+                "JSON_OUTPUT": "true",
                 "LOG_LEVEL": LOG_LEVEL,
             },
             cpu,
