@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from infra.core import catalogue, quantities
-from infra.core.capacity import Cost, Latency, Node, Scaling, Sizing, node_of
+from infra.core.capacity import Cost, Latency, Node, Room, Scaling, Sizing, node_of, nodes
 from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
@@ -491,52 +491,54 @@ class _Planner:
         return {**workload.labels, **own}
 
     def _node_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, pool: _Pool) -> None:
-        node = pool.node
+        node = _node_of(pool)
         if node is None:
             return
-        wanted = engine.resources
-        for resource, needs, offers, unit in (
-            ("cpu", wanted.cpu_millicores, quantities.millicores(node.cpu), "m"),
-            ("memory", wanted.memory_mib, quantities.mebibytes(node.memory), "Mi"),
+        wanted, room = engine.resources, node.room
+        for resource, needs, offers, left, unit in (
+            ("cpu", wanted.cpu_millicores, node.cpu_m, room.cpu_m, "m"),
+            ("memory", wanted.memory_mib, node.memory_mib, room.memory_mib, "Mi"),
         ):
-            if needs > offers:
+            if needs > left:
                 written = getattr(workload.resources, resource)
+                smaller = "" if written else "a smaller model, "
+                most = f"{left}{unit} at most, {smaller}or a pool with bigger nodes"
                 self.refusals.append(
                     Refusal(
                         f"stack.{path}.resources.{resource}",
                         quoted(written) if written else f"nothing, planned {needs}{unit} for model {workload.model}",
-                        f"{offers}{unit} at most, {'' if written else 'a smaller model, '}or a pool with bigger nodes",
-                        f"{_offer(pool, resource)} is what a node of pool {workload.pool} offers, so the pod would "
-                        "stay Pending.",
+                        most if left > 0 else "a pool with bigger nodes",
+                        f"{_offer(pool, resource)}: a node of pool {workload.pool} offers {offers}{unit}, of which its "
+                        f"DaemonSets take {offers - left}{unit} (assumed), so the pod would stay Pending.",
                     )
                 )
 
     def _pool_fit(self, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
         here = [workload for workload in workloads if workload.pool == pool.settings.name]
-        nodes, node = pool.settings.nodes, pool.node
-        if nodes and node and all(_fits(node, workload) for workload in here):
-            steady, rolling = _nodes_for(node, here, surge=False), _nodes_for(node, here, surge=True)
+        count, node, kind = pool.settings.nodes, pool.node, _node_of(pool)
+        if count and node and kind and all(_fits(kind, workload) for workload in here):
+            steady, rolling = _nodes_for(kind, here, surge=False), _nodes_for(kind, here, surge=True)
             pods = sum(workload.replicas for workload in here)
             places = {planned.name: f"serving[{at}]" for at, planned in enumerate(self.stack.serving)}
             names = ", ".join(f"{places[w.name]}.replicas: {w.replicas}" for w in here)
             surges = ", ".join(f"{places[w.name]}.rollout.maxSurge: {w.max_surge}" for w in here if w.max_surge)
             offer = (
-                f"{counted(nodes, 'node')} with {node.cpu} CPU, {node.memory} and {counted(node.gpus, 'GPU')} "
-                f"({_offer(pool)})"
+                f"{counted(count, 'node')} with {node.cpu} CPU, {node.memory} and {counted(node.gpus, 'GPU')} "
+                f"({_offer(pool)}), {nodes.DAEMONS_CPU_M}m and {nodes.DAEMONS_MEMORY_MIB}Mi of each for DaemonSets,"
             )
             those = f"{counted(pods, 'pod')} ({names})"
             path = f"{pool.path.removeprefix('stack.')}.nodes"
-            if steady > nodes:
+            if steady > count:
                 self.refuse(
                     path,
-                    nodes,
+                    count,
                     f"{steady} or more, fewer replicas, or smaller resources",
                     f"No room on {offer} for {those}: the last ones would stay Pending.",
                 )
-            elif rolling > nodes:
+            elif rolling > count:
                 self.refuse(
                     path,
-                    nodes,
+                    count,
                     f"{rolling} or more, or rollout.maxSurge: 0",
                     f"No room on {offer} beside {those} for the new ones of a rollout ({surges}): they "
                     "would stay Pending and the old ones would be kept.",
@@ -544,7 +546,7 @@ class _Planner:
         return PlannedPool(
             name=pool.settings.name,
             gpu=pool.gpu.name if pool.gpu else None,
-            nodes=nodes,
+            nodes=count,
             gpus_per_node=node.gpus if node else None,
             gpus_wanted=sum(workload.replicas * workload.engine.resources.gpus for workload in here),
         )
@@ -557,24 +559,31 @@ def _offer(pool: _Pool, resource: str = "") -> str:
     return f"{pool.path}.allocatable" + (f".{resource}" if resource else "")
 
 
-def _kinds(pool: _Pool) -> tuple[Node, ...] | None:
-    """The kind of node that the pool has; None: it is not said, or what is said was refused."""
+def _node_of(pool: _Pool) -> Node | None:
+    """One node of the pool; None: what it offers is not said, or was refused."""
     instance = catalogue.instance_types().get(pool.settings.instance_type or "")
-    if pool.gpu is None or pool.node is None or pool.node.gpus == 0:
+    if instance:
+        return node_of(instance)
+    if pool.node is None:
         return None
-    if instance is None:
-        return (
-            Node(
-                name=f"node of pool {pool.settings.name}",
-                gpus=pool.node.gpus,
-                cpu_m=quantities.millicores(pool.node.cpu),
-                memory_mib=quantities.mebibytes(pool.node.memory),
-                max_pods=_KUBELET_PODS,
-                price=None,
-                spot=None,
-            ),
-        )
-    return (node_of(instance),) if instance.gpu == pool.gpu.name else None
+    return Node(
+        name=f"node of pool {pool.settings.name}",
+        gpus=pool.node.gpus,
+        cpu_m=quantities.millicores(pool.node.cpu),
+        memory_mib=quantities.mebibytes(pool.node.memory),
+        max_pods=_KUBELET_PODS,
+        price=None,
+        spot=None,
+    )
+
+
+def _kinds(pool: _Pool) -> tuple[Node, ...] | None:
+    """The kind of node that a need of the pool may be met with; None: it is not said, or what is said was refused."""
+    instance = catalogue.instance_types().get(pool.settings.instance_type or "")
+    if pool.gpu is None or (instance and instance.gpu != pool.gpu.name):
+        return None
+    node = _node_of(pool)
+    return (node,) if node and node.gpus else None
 
 
 def _image_pull(pool: NodePool) -> int:
@@ -594,31 +603,29 @@ def _capacity(sizing: Sizing | None) -> Capacity | None:
     )
 
 
-def _fits(node: Allocatable, workload: Workload) -> bool:
-    """Whether one pod fits an empty node; where not, the workload's own refusal says so."""
+def _room_of(workload: Workload) -> Room:
     wanted = workload.engine.resources
-    return (
-        wanted.gpus <= node.gpus
-        and wanted.cpu_millicores <= quantities.millicores(node.cpu)
-        and wanted.memory_mib <= quantities.mebibytes(node.memory)
-    )
+    return Room(wanted.gpus, wanted.cpu_millicores, wanted.memory_mib, 1)
 
 
-def _nodes_for(node: Allocatable, workloads: list[Workload], *, surge: bool) -> int:
+def _fits(node: Node, workload: Workload) -> bool:
+    """Whether one pod fits an empty node; where not, the workload's own refusal says so."""
+    return all(needs <= left for needs, left in zip(_room_of(workload), node.room, strict=True))
+
+
+def _nodes_for(node: Node, workloads: list[Workload], *, surge: bool) -> int:
     """Nodes that hold all pods when the biggest are placed first, each on the first node with room."""
     pods = sorted(
         (
-            (wanted.gpus, wanted.cpu_millicores, wanted.memory_mib)
+            _room_of(workload)
             for workload in workloads
-            for wanted in [workload.engine.resources]
             for _ in range(workload.replicas + (workload.max_surge if surge and workload.replicas else 0))
         ),
         reverse=True,
     )
-    whole = (node.gpus, quantities.millicores(node.cpu), quantities.mebibytes(node.memory))
-    free: list[tuple[int, int, int]] = []
+    free: list[Room] = []
     full = 0
-    last: tuple[int, int, int] | None = None
+    last: Room | None = None
     for pod in pods:
         # Nodes without room for the last pod have none for the same pod again.
         start = full if pod == last else 0
@@ -626,9 +633,9 @@ def _nodes_for(node: Allocatable, workloads: list[Workload], *, surge: bool) -> 
             (at for at in range(start, len(free)) if all(n <= f for n, f in zip(pod, free[at], strict=True))), None
         )
         if place is None:
-            free.append(whole)
+            free.append(node.room)
             place = len(free) - 1
-        free[place] = (free[place][0] - pod[0], free[place][1] - pod[1], free[place][2] - pod[2])
+        free[place] = Room(*(left - taken for left, taken in zip(free[place], pod, strict=True)))
         full, last = place, pod
     return len(free)
 

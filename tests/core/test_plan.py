@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.core import catalogue
+from infra.core.capacity import Pod, node_of
 from infra.core.engines import tei
 from infra.core.errors import RefusedError
 from infra.core.plan import Workload
@@ -195,6 +196,34 @@ def test_pods_are_counted_per_node_and_not_in_total() -> None:
     pool = {"nodes": 2, "allocatable": {"cpu": "8", "memory": "64Gi"}}
     line = refused_at(stack(None, pool=pool, replicas=3, resources={"cpu": "5"}), "nodePools[0].nodes")
     assert "3 or more" in line
+
+
+@pytest.mark.parametrize(("resource", "amount", "most"), [("cpu", "8", "7500m"), ("memory", "32Gi", "32256Mi")])
+def test_a_pod_as_big_as_its_node_is_refused_because_daemonsets_run_there(
+    resource: str, amount: str, most: str
+) -> None:
+    pool = {"nodes": 1, "allocatable": {"cpu": "8", "memory": "32Gi"}}
+    line = refused_at(stack(None, pool=pool, resources={resource: amount}), f"serving[0].resources.{resource}")
+    assert f"allowed: {most} at most" in line
+    assert "DaemonSets" in line
+    assert refused(stack(None, pool=pool, resources={resource: most})) == []
+
+
+def test_small_pods_are_bounded_by_the_pods_that_a_kubelet_runs() -> None:
+    pool = {"nodes": 1, "allocatable": {"cpu": "512", "memory": "4Ti"}}
+    many = {"resources": {"cpu": "1", "memory": "4Gi"}, "model": "sentence-transformers/all-MiniLM-L6-v2"}
+    assert refused(stack(None, pool=pool, replicas=110 - 8, **many)) == []
+    assert "2 or more" in refused_at(stack(None, pool=pool, replicas=110 - 7, **many), "nodePools[0].nodes")
+
+
+def test_a_pool_and_the_capacity_planner_agree_on_what_a_node_holds() -> None:
+    kind = node_of(catalogue.instance_types()["g6.12xlarge"])
+    for cores in (1, 2, 5, 11, 12):
+        held = kind.holds(Pod(cores * 1000, 4096), shares=1)
+        pool = {"nodes": 1, "instanceType": kind.name}
+        keys: dict[str, Any] = {"pool": pool, "resources": {"cpu": str(cores), "memory": "4Gi"}}
+        assert refused(stack("L4", replicas=held, **keys)) == []
+        refused_at(stack("L4", replicas=held + 1, **keys), "nodePools[0].nodes")
 
 
 def test_workloads_of_a_pool_share_its_nodes() -> None:

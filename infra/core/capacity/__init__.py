@@ -7,7 +7,7 @@ formulae of docs/capacity.md.
 
 from infra.core.capacity.compare import Comparison, Option, compare, crossover, topologies
 from infra.core.capacity.need import Need, TokenLengths
-from infra.core.capacity.nodes import Fleet, Node, Pod, node_of
+from infra.core.capacity.nodes import Fleet, Node, Pod, Room, node_of
 from infra.core.capacity.scaling import Scaling
 from infra.core.capacity.sizing import Change, Cost, Latency, Request, Sizing, Unmet, size
 
@@ -22,6 +22,7 @@ __all__ = [
     "Option",
     "Pod",
     "Request",
+    "Room",
     "Scaling",
     "Sizing",
     "TokenLengths",

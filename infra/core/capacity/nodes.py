@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from infra.core import catalogue
 from infra.core.capacity import data, memory
 from infra.core.capacity.need import HOURS_PER_MONTH, SECONDS_PER_MONTH
 from infra.core.catalogue import Gpu, InstanceType, Model
 
-#: What DaemonSets of a GPU node ask for (device plugin, exporters, log shipper, network): an assumption.
-_DAEMONS_CPU_M = 500
-_DAEMONS_MEMORY_MIB = 512
+#: What DaemonSets of a node ask for (device plugin, exporters, log shipper, network): an assumption.
+DAEMONS_CPU_M = 500
+DAEMONS_MEMORY_MIB = 512
 _DAEMONS_PODS = 8
 #: EKS caps pods per node of managed node groups: 110 below 30 vCPU, else 250.
 _EKS_PODS_SMALL, _EKS_PODS_LARGE, _EKS_SMALL_VCPU = 110, 250, 30
@@ -24,6 +25,15 @@ class Pod:
 
     cpu_m: int
     memory_mib: int
+
+
+class Room(NamedTuple):
+    """What one node has for pods, or what one pod takes of it."""
+
+    gpus: int
+    cpu_m: int
+    memory_mib: int
+    pods: int
 
 
 @dataclass(frozen=True)
@@ -38,17 +48,20 @@ class Node:
     price: float | None
     spot: float | None
 
+    @property
+    def room(self) -> Room:
+        """What is left beside the DaemonSets."""
+        return Room(
+            self.gpus,
+            self.cpu_m - DAEMONS_CPU_M,
+            self.memory_mib - DAEMONS_MEMORY_MIB,
+            self.max_pods - _DAEMONS_PODS,
+        )
+
     def holds(self, pod: Pod, shares: int) -> int:
         """Pods of one replica each that fit beside the DaemonSets."""
-        return max(
-            0,
-            min(
-                self.gpus * shares,
-                (self.cpu_m - _DAEMONS_CPU_M) // pod.cpu_m,
-                (self.memory_mib - _DAEMONS_MEMORY_MIB) // pod.memory_mib,
-                self.max_pods - _DAEMONS_PODS,
-            ),
-        )
+        room = self.room
+        return max(0, min(room.gpus * shares, room.cpu_m // pod.cpu_m, room.memory_mib // pod.memory_mib, room.pods))
 
 
 @dataclass(frozen=True)
