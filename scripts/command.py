@@ -41,10 +41,5 @@ def run(main: Callable[[], int]) -> int:
         return 0
 
 
-def counted(number: int, thing: str) -> str:
-    """``1 pod``, ``2 pods``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def _terminated(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)

@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from infra.core.contract import WorkloadContract
+from infra.core.errors import counted
 from scripts import pods
 from scripts.access import Access, NotFoundError
-from scripts.command import counted
 from scripts.smoke.results import Check, NotProvenError, UnmetError
 
 #: Enough for everything that an engine says before its first request.
