@@ -1,6 +1,7 @@
 """What TEI gets for a workload: image, environment, limits, probes, memory. Cases are those of docs: failure modes."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -385,6 +386,20 @@ def test_a_longest_request_below_one_batch_is_refused() -> None:
     refused_at(given, "serving[0].longestRequestSeconds")
 
 
+def test_a_longest_request_below_the_queue_is_refused_with_what_fits() -> None:
+    """Drain ends with the longest request: a pod that ends earlier cuts off texts it has accepted."""
+    given = stacks.local(maxConcurrentRequests=64, longestRequestSeconds=30)
+    line = refused_at(given, "serving[0].longestRequestSeconds")
+    seconds, places = re.findall(r"allowed: (\d+) or more, or maxConcurrentRequests: (\d+)\.", line)[0]
+    for changes, fits in (
+        ({"longestRequestSeconds": int(seconds)}, True),
+        ({"longestRequestSeconds": int(seconds) - 1}, False),
+        ({"longestRequestSeconds": 30, "maxConcurrentRequests": int(places)}, True),
+        ({"longestRequestSeconds": 30, "maxConcurrentRequests": int(places) + 1}, False),
+    ):
+        assert (refused(stacks.local(**{"maxConcurrentRequests": 64, **changes})) == []) is fits, changes
+
+
 def test_a_batch_of_minutes_is_refused_where_the_reason_stands() -> None:
     refused_at(
         stack(None, model="BAAI/bge-m3", resources={"cpu": "500m", "memory": "64Gi"}), "serving[0].resources.cpu"
@@ -461,7 +476,7 @@ def test_bert_large_at_384_tokens_is_the_published_246_9_gops() -> None:
 
 def test_a_stand_in_is_timed_as_the_cpu_that_it_computes_on() -> None:
     stand_in: dict[str, Any] = {"environment": "local", "images": {"standInRegistry": "stand-in.local"}}
-    slow = workload(changes=stand_in, resources={"cpu": "500m"}, longestRequestSeconds=300)
+    slow = workload(changes=stand_in, resources={"cpu": "500m"}, maxConcurrentRequests=8)
     fast = workload(resources={"cpu": "500m"})
     assert slow.engine.probes.readiness.timeout_seconds > fast.engine.probes.readiness.timeout_seconds
 

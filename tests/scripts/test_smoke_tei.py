@@ -41,7 +41,7 @@ def test_every_check_passes_with_other_limits_a_served_name_and_a_key(serve: Ser
 
 
 def test_every_check_passes_on_a_reranker(serve: Serve) -> None:
-    results = serve(model=RERANKER, longestRequestSeconds=120).checked()
+    results = serve(model=RERANKER, longestRequestSeconds=700).checked()
     assert _not_passed(results) == {}
     assert set(results) == {"health", "info", "order of texts", "batch limit", "metrics"}
 

@@ -624,18 +624,27 @@ class _Planner:
 
     def longest_request(self, machine: Machine, concurrent: int, batch_seconds: float, budget: int) -> int:
         given = self.workload.longest_request_seconds
+        # A full queue of usual texts, with one batch of the longest before it.
+        each = estimates.batch_seconds(self.model, machine, self.usual, 1)
+        queue = concurrent * each
         if given is not None:
             # A batch that takes longer is refused as such.
-            if given < batch_seconds <= _LONGEST_BATCH_SECONDS:
+            if given < queue + batch_seconds and batch_seconds <= _LONGEST_BATCH_SECONDS:
+                needed = math.ceil(queue + batch_seconds)
+                fits = int((given - batch_seconds) / each)
+                allowed = f"{needed} or more" if needed <= _LONGEST_REQUEST_SECONDS else "fewer waiting texts"
+                # A list takes its places at once, and a need says how many there are.
+                if fits >= (self.workload.max_client_batch_size or self.workload.top_k or 1) and not self.sizing:
+                    allowed += f", or maxConcurrentRequests: {fits}"
                 self.refuse(
                     "longestRequestSeconds",
                     given,
-                    f"{math.ceil(batch_seconds)} or more",
-                    f"One batch of {budget} tokens may take {batch_seconds:.1f} s.",
+                    allowed,
+                    f"Before the last of {concurrent} waiting texts of {self.usual} tokens is answered, a batch of "
+                    f"{budget} tokens ({batch_seconds:.1f} s) and the queue ({queue:.1f} s) may pass; a pod that ends "
+                    "before cuts it off.",
                 )
             return given
-        # A full queue of usual texts, with one batch of the longest before it.
-        queue = concurrent * estimates.batch_seconds(self.model, machine, self.usual, 1)
         longest = max(30, math.ceil(queue + batch_seconds))
         self.because("longestRequest", f"{longest} s", f"{concurrent} texts of {self.usual} tokens wait, 30 s at least")
         if longest > _LONGEST_REQUEST_SECONDS:
