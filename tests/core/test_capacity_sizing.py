@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from infra.core import catalogue
-from infra.core.capacity import Change, Need, Node, Pod, Request, Sizing, Unmet, nodes, size
+from infra.core.capacity import Change, Need, Node, Pod, Request, Sizing, Unmet, nodes, physics, size, topologies
 from infra.core.capacity.sizing import BATCH_TEXTS
 
 pytestmark = pytest.mark.core
@@ -107,6 +107,21 @@ def test_the_budget_follows_the_distribution_and_not_its_longest_text() -> None:
     sizing = met(request(wanted))
     assert sizing.max_batch_tokens == 32 * 200
     assert sizing.max_batch_requests == 32 * 200 // 90
+
+
+def test_an_objective_bounds_the_texts_of_a_batch_to_those_that_were_timed() -> None:
+    wanted = {"documentsPerSecond": 10, "tokens": {"p50": 90, "p95": 200, "max": 512}, "latencyMs": 2000}
+    assert met(request(Need.model_validate(wanted))).max_batch_requests == BATCH_TEXTS
+
+
+def test_a_load_of_whole_replicas_takes_no_further_one() -> None:
+    """Floating point makes 3.0000000000000004 of 3 x 1."""
+    one = met(request(need(documentsPerSecond=1)))
+    for replicas in range(1, 200):
+        load = replicas * one.per_replica * need().usable
+        assert met(request(need(documentsPerSecond=load))).replicas == replicas
+        [row] = topologies(one.per_replica * need().usable / 3, one.per_replica * need().usable, [3 * replicas])
+        assert row.centralized == max(replicas, 2)
 
 
 def test_the_budget_holds_the_longest_text_that_the_model_takes() -> None:
@@ -396,6 +411,22 @@ def test_a_plan_keeps_every_promise(asked: Request) -> None:
     assert sizing.fleet.nodes * sizing.fleet.per_node >= sizing.replicas
     assert sizing.fleet.nodes <= (asked.max_nodes or math.inf)
     assert sizing.per_replica <= sizing.rates.wall * 1.0001 or wanted.tokens.p50 < wanted.tokens.p95
+
+
+@_property
+@given(asked=_open_requests, latency=st.floats(500, 100_000), share=st.floats(0.001, 1))
+def test_under_an_objective_no_batch_of_texts_up_to_p95_takes_longer_than_the_planned_step(
+    asked: Request, latency: float, share: float
+) -> None:
+    asked = replace(asked, need=asked.need.model_copy(update={"latency_ms": latency}))
+    sizing = size(asked)
+    assume(isinstance(sizing, Sizing))
+    assert isinstance(sizing, Sizing)
+    launch = physics.launch_seconds(asked.model)
+    for length in {asked.need.tokens.p50, max(1, round(share * asked.need.tokens.p95)), asked.need.tokens.p95}:
+        texts = min(sizing.max_batch_requests, sizing.max_batch_tokens // length)
+        each = physics.seconds_per_text(asked.model, asked.gpu, length, asked.precision)
+        assert asked.gpu_shares * (launch + texts * each) * 1000 <= sizing.latency.step * (1 + 1e-9)
 
 
 @settings(derandomize=True, deadline=None, max_examples=250)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from infra.core import catalogue
 from infra.core.capacity import nodes
-from infra.core.capacity.sizing import Request, Sizing, Unmet, size
+from infra.core.capacity.sizing import ROUNDING, Request, Sizing, Unmet, size
 from infra.core.errors import counted
 
 CENTRALIZED, SIDECAR = "centralized", "sidecar"
@@ -118,8 +118,8 @@ def topologies(load_per_app: float, usable_per_replica: float, apps: Iterable[in
     """
     rows = []
     for count in apps:
-        needed = max(1, math.ceil(count * load_per_app / usable_per_replica))
-        alone = load_per_app <= usable_per_replica
+        needed = max(1, math.ceil(count * load_per_app / usable_per_replica - ROUNDING))
+        alone = load_per_app <= usable_per_replica * (1 + ROUNDING)
         rows.append(Topologies(count, replicas_of(CENTRALIZED, needed, count), count if alone else None))
     return rows
 

@@ -80,13 +80,3 @@ def mean_seconds_per_text(model: Model, gpu: Gpu, lengths: TokenLengths, precisi
 def launch_seconds(model: Model) -> float:
     """What a step costs before the first text: one text alone takes this and its own work."""
     return model.layers * LAUNCH_SECONDS_PER_LAYER
-
-
-def longest_tokens(model: Model, gpu: Gpu, per_second: float, efficiency: float, precision: Precision) -> int:
-    """Longest texts, in tokens, of which one GPU can do ``per_second`` at ``efficiency``; 0: none."""
-    available = peak(gpu, precision) * efficiency / per_second
-    linear, square = 2.0 * model.compute_parameters_m * 1e6, 4.0 * model.layers * model.hidden
-    if model.causal:
-        square /= 2
-    # Positive root of square * t^2 + linear * t = available.
-    return int((math.sqrt(linear**2 + 4 * square * available) - linear) / (2 * square))

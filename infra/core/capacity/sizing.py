@@ -24,6 +24,8 @@ STEPS = 3
 #: From a Pending pod to a loaded model where no node is there yet: published EKS runs took 425-439 s
 #: (resume-site-4js.pages.dev/experiments/autoscaling, 2026-05-07).
 READY_SECONDS = 440
+#: What a whole number of replicas may lie above itself by the noise of floating point.
+ROUNDING = 1e-9
 #: Changes that one answer may name; each stage asks for one at most.
 _CHANGES = 12
 
@@ -238,7 +240,8 @@ def _per_replica(request: Request, batch: _Batch) -> float:
 
 
 def _replicas(request: Request, batch: _Batch) -> int:
-    return max(1, math.ceil(request.need.load / (_per_replica(request, batch) * request.need.usable)))
+    exact = request.need.load / (_per_replica(request, batch) * request.need.usable)
+    return max(1, math.ceil(exact - ROUNDING))
 
 
 # Stages: each looks at what the ones before it have settled, and proposes one change at most.
@@ -442,9 +445,11 @@ def _sizing(request: Request) -> Sizing:
     fleet = nodes.cheapest(kinds, replicas, request.pod_request, request.gpu_shares)
     if fleet is None:
         raise AssertionError(f"no node although no stage refused one: {request}")
-    # A budget above the planned batch is there for the longest texts; the number of texts bounds the step then.
-    at_median = batch.tokens // min(need.tokens.p50, request.model.max_tokens)
-    texts = min(at_median, _MOST_TEXTS) if batch.tokens == batch.texts * need.tokens.p95 else batch.texts
+    # A budget above the planned batch is there for the longest texts; the number of texts bounds the step then. So it
+    # does under an objective: more texts than were timed, each below p95, can take longer than the step.
+    texts = batch.texts
+    if need.latency_ms is None and batch.tokens == batch.texts * need.tokens.p95:
+        texts = min(batch.tokens // min(need.tokens.p50, request.model.max_tokens), _MOST_TEXTS)
     scaling = derive(
         each=each, step=batch.seconds, texts=texts, latency_ms=need.latency_ms, ready_seconds=request.ready_seconds
     )
