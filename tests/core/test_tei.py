@@ -462,10 +462,19 @@ def test_the_cpu_rate_is_that_of_the_recordings() -> None:
     assert 9 <= estimates.batch_seconds(model, Machine(None, 2, "float32"), 512, 4) <= 11
 
 
-def test_a_cpu_batch_holds_four_texts_whatever_the_budget() -> None:
-    """Recordings, startup: max_batch_requests is forced to 4 on CPU."""
-    assert estimates.inputs_per_batch(None, 128, 16384) == 4
+def test_a_cpu_batch_holds_eight_texts_and_that_of_a_stand_in_four_whatever_the_budget() -> None:
+    """8: OrtBackend::max_batch_size of upstream. 4: Candle, which the recordings are of."""
+    assert estimates.inputs_per_batch(None, 128, 16384) == 8
+    assert estimates.inputs_per_batch(None, 128, 16384, stand_in=True) == 4
     assert estimates.inputs_per_batch(catalogue.gpus()["L4"], 128, 16384) == 128
+
+
+def test_probes_of_a_cpu_pod_wait_for_eight_texts_and_those_of_a_stand_in_for_four() -> None:
+    keys: dict[str, Any] = {"maxBatchTokens": 4096, "maxConcurrentRequests": 8, "resources": {"cpu": "1"}}
+    local = {"environment": "local", "images": {"standInRegistry": "stand-in.local"}}
+    real, stand_in = workload(None, **keys), workload(None, changes=local, **keys)
+    timeouts = [planned.engine.probes.readiness.timeout_seconds for planned in (real, stand_in)]
+    assert timeouts[0] == pytest.approx(2 * timeouts[1], abs=1)
 
 
 def test_bert_large_at_384_tokens_is_the_published_246_9_gops() -> None:

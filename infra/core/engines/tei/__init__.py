@@ -305,7 +305,7 @@ class _Planner:
             return self.sizing.max_batch_tokens, self._worked("batch")
         longest = self.model.max_tokens
         if self.gpu is None:
-            inputs = estimates.CPU_BATCH_INPUTS
+            inputs = estimates.STAND_IN_BATCH_INPUTS if self.request.stand_in else estimates.CPU_BATCH_INPUTS
             return max(
                 longest, inputs * self.usual
             ), f"{inputs} texts of {self.usual} tokens: a CPU batch holds no more"
@@ -471,7 +471,7 @@ class _Planner:
     def _host_mib(self, workers: int, budget: int) -> int:
         """Host memory of the process; on a GPU whatever the budget is."""
         tokens = min(self.model.max_tokens, budget)
-        inputs = estimates.inputs_per_batch(self.gpu, tokens, budget)
+        inputs = self.inputs(self.gpu, tokens, budget)
         return estimates.host_memory_mib(self.model, self.gpu, workers, tokens, inputs)
 
     def replicas(self) -> int:
@@ -506,7 +506,7 @@ class _Planner:
 
     def memory_mib(self, workers: int, budget: int) -> int:
         tokens = min(self.model.max_tokens, budget)
-        inputs = estimates.inputs_per_batch(self.gpu, tokens, budget)
+        inputs = self.inputs(self.gpu, tokens, budget)
         given = self.workload.resources.memory
         if given:
             least = estimates.least_host_memory_mib(self.model, self.gpu, tokens, inputs)
@@ -663,9 +663,12 @@ class _Planner:
             )
         return min(longest, _LONGEST_REQUEST_SECONDS)
 
+    def inputs(self, gpu: Gpu | None, tokens: int, budget: int) -> int:
+        return estimates.inputs_per_batch(gpu, tokens, budget, stand_in=self.request.stand_in)
+
     def batch_time(self, machine: Machine, longest: int, budget: int) -> float:
         tokens = min(longest, budget)
-        inputs = estimates.inputs_per_batch(machine.gpu, tokens, budget)
+        inputs = self.inputs(machine.gpu, tokens, budget)
         return estimates.batch_seconds(self.model, machine, tokens, inputs)
 
     def check_warm_up(self, seconds: float, budget: int) -> None:

@@ -11,8 +11,11 @@ from infra.core.capacity.memory import HEAD_WIDTH, MIB, TENSORS, weights_mib
 from infra.core.capacity.physics import Dtype
 from infra.core.catalogue import Gpu, Model
 
-#: On CPU TEI puts 4 inputs into a batch at most, whatever is asked (recordings, startup/start-cases).
-CPU_BATCH_INPUTS = 4
+#: Inputs that one batch holds on CPU, whatever is asked: upstream's cpu images try ONNX Runtime first
+#: (backends/ort, OrtBackend::max_batch_size), where a model has no ONNX file Candle takes over with 4.
+CPU_BATCH_INPUTS = 8
+#: The build that was recorded has Candle only, and stand-ins are held to it (recordings, startup/start-cases).
+STAND_IN_BATCH_INPUTS = 4
 #: A text of normal length where nobody says better: chunks of documents are cut to 512 tokens or less.
 USUAL_TOKENS = 512
 
@@ -44,10 +47,10 @@ class Machine:
         return physics.peak(self.gpu, self.dtype) * physics.SHORT_EFFICIENCY
 
 
-def inputs_per_batch(gpu: Gpu | None, tokens: int, batch_tokens: int) -> int:
+def inputs_per_batch(gpu: Gpu | None, tokens: int, batch_tokens: int, *, stand_in: bool = False) -> int:
     """Texts of ``tokens`` tokens that one batch holds."""
     inputs = max(1, batch_tokens // tokens)
-    return inputs if gpu else min(inputs, CPU_BATCH_INPUTS)
+    return inputs if gpu else min(inputs, STAND_IN_BATCH_INPUTS if stand_in else CPU_BATCH_INPUTS)
 
 
 def batch_seconds(model: Model, machine: Machine, tokens: int, inputs: int) -> float:
