@@ -31,6 +31,8 @@ RUN_AS = 10001
 _PROPAGATION_SECONDS = 10
 #: TEI's image is 1-3 GB compressed; published pulls of images of 8-15 GB take 2-6 minutes (aws-facts, cold starts).
 _IMAGE_PULL_SECONDS = 600
+#: Root volume of EKS managed node groups, where nobody sets diskSize.
+_EKS_ROOT_MIB = 20 * 1024
 #: Pods per node by the kubelet's default.
 _KUBELET_PODS = 110
 #: What kubelet and scheduler add to each step of a rollout.
@@ -411,6 +413,7 @@ class _Planner:
         # A need that fits no node of the pool is refused there.
         if all(refusal.path != _offer(pool) for refusal in description.refusals):
             self._node_fit(path, workload, engine, pool)
+        self._disk_fit(path, workload, engine, pool, reasons)
         labels = self._labels(path, workload)
         if workload.need and description.sizing is None:
             # How many pods there would be is not known, so nothing can be said about the pool.
@@ -512,6 +515,28 @@ class _Planner:
                         f"DaemonSets take {offers - left}{unit} (assumed), so the pod would stay Pending.",
                     )
                 )
+
+    def _disk_fit(
+        self, path: str, workload: TeiWorkload, engine: EngineSpec, pool: _Pool, reasons: list[Reason]
+    ) -> None:
+        """Disks are known only where somebody says how big they are; those of instance types are what one attaches."""
+        needs = engine.resources.ephemeral_storage_mib
+        allocatable = pool.settings.allocatable
+        if pool.settings.instance_type and needs > _EKS_ROOT_MIB:
+            why = f"more than the {_EKS_ROOT_MIB // 1024} GiB that EKS gives a root volume by default: give nodes more"
+            reasons.append(Reason("resources.ephemeralStorage", f"{needs}Mi", why))
+        if not allocatable or not allocatable.ephemeral_storage:
+            return
+        offers = quantities.mebibytes(allocatable.ephemeral_storage)
+        if needs > offers:
+            written = workload.resources.ephemeral_storage
+            self.refuse(
+                f"{path}.resources.ephemeralStorage",
+                written or f"nothing, planned {needs}Mi for model {workload.model}",
+                f"{offers}Mi at most, cache.existingClaim, or a pool with bigger disks",
+                f"{pool.path}.allocatable.ephemeralStorage is what a node of pool {workload.pool} offers, so the pod "
+                "would stay Pending.",
+            )
 
     def _pool_fit(self, pool: _Pool, workloads: list[Workload]) -> PlannedPool:
         here = [workload for workload in workloads if workload.pool == pool.settings.name]

@@ -124,6 +124,7 @@ class Allocatable(Section):
     cpu: Cpu
     memory: Bytes
     gpus: int = Field(default=0, ge=0, le=16)
+    ephemeral_storage: Bytes | None = Field(default=None, description="ephemeral-storage; with it the plan checks it")
 
 
 class Taint(Section):

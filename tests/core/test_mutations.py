@@ -32,7 +32,7 @@ def _full() -> dict[str, Any]:
                 "name": "l4",
                 "gpu": "L4",
                 "arch": "amd64",
-                "allocatable": {**BIG_NODE, "gpus": 4},
+                "allocatable": {**BIG_NODE, "gpus": 4, "ephemeralStorage": "100Gi"},
                 "nodes": 4,
                 "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
                 "taints": [{"key": "team", "value": "rag", "effect": "NoSchedule"}],

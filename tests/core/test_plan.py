@@ -216,6 +216,23 @@ def test_small_pods_are_bounded_by_the_pods_that_a_kubelet_runs() -> None:
     assert "2 or more" in refused_at(stack(None, pool=pool, replicas=110 - 7, **many), "nodePools[0].nodes")
 
 
+def test_a_pod_that_asks_for_more_disk_than_its_node_has_is_refused() -> None:
+    node = {"cpu": "32", "memory": "256Gi", "gpus": 1}
+    small, large = ({"allocatable": {**node, "ephemeralStorage": size}} for size in ("10Gi", "40Gi"))
+    keys: dict[str, Any] = {"gpu": "A100", "model": "intfloat/e5-mistral-7b-instruct"}
+    line = refused_at(stack(pool=small, **keys), "serving[0].resources.ephemeralStorage")
+    assert "allowed: 10240Mi at most, cache.existingClaim, or a pool with bigger disks" in line
+    assert refused(stack(pool=large, **keys)) == []
+    assert refused(stack(pool=small, cache={"existingClaim": "weights"}, **keys)) == []
+    assert refused(stack(pool={"allocatable": node}, **keys)) == [], "a disk of which nobody says the size"
+
+
+@pytest.mark.parametrize(("storage", "said"), [("19Gi", False), ("21Gi", True)])
+def test_a_pod_that_eks_root_volumes_do_not_hold_by_default_has_a_reason_line(storage: str, said: bool) -> None:
+    planned = workload("L4", pool={"instanceType": "g6.2xlarge"}, resources={"ephemeralStorage": storage})
+    assert ("resources.ephemeralStorage" in {reason.field for reason in planned.reasons}) is said
+
+
 def test_a_pool_and_the_capacity_planner_agree_on_what_a_node_holds() -> None:
     kind = node_of(catalogue.instance_types()["g6.12xlarge"])
     for cores in (1, 2, 5, 11, 12):

@@ -542,9 +542,9 @@ class _Planner:
                     f"Its weights ({self.called}) do not fit.",
                 )
         else:
-            # Repositories often hold the weights in a second format beside the one that is loaded.
-            size = 2 * weights + 1024
-            self.because("cache.size", f"{size}Mi", f"twice the weights ({weights} MiB) and 1 GiB")
+            # TEI fetches one format of the weights, the tokenizer and a few small files.
+            size = math.ceil(1.2 * weights) + 1024
+            self.because("cache.size", f"{size}Mi", f"1.2 times the weights ({weights} MiB) and 1 GiB")
         ephemeral = self.workload.resources.ephemeral_storage
         if not ephemeral:
             return size, _TMP_MIB + _LOGS_MIB + (size or 0)
