@@ -523,7 +523,10 @@ class _Planner:
         needs = engine.resources.ephemeral_storage_mib
         allocatable = pool.settings.allocatable
         if pool.settings.instance_type and needs > _EKS_ROOT_MIB:
+            instance = catalogue.instance_types().get(pool.settings.instance_type)
             why = f"more than the {_EKS_ROOT_MIB // 1024} GiB that EKS gives a root volume by default: give nodes more"
+            if instance and instance.local_nvme_gb:
+                why += f", or let the kubelet use their {instance.local_nvme_gb} GB of local NVMe"
             reasons.append(Reason("resources.ephemeralStorage", f"{needs}Mi", why))
         if not allocatable or not allocatable.ephemeral_storage:
             return

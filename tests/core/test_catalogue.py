@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from infra.core import catalogue
 from infra.core.catalogue import Gpu, ModelKind
+from infra.core.engines.tei import images
 
 pytestmark = pytest.mark.core
 
@@ -174,3 +175,31 @@ def test_a_slip_in_a_row_is_refused() -> None:
     row = catalogue.gpus()["L4"].model_dump() | {"memory_gib": 24}
     with pytest.raises(ValidationError, match="memory_gib"):
         Gpu.model_validate(row)
+
+
+def test_images_of_tei_are_those_that_the_plan_chooses() -> None:
+    rows = [row for row in catalogue.images() if row.engine == "tei"]
+    assert {row.image for row in rows} == {f"{images.REGISTRY}/{images.REPOSITORY}"}
+    gpus = [row for row in rows if row.capability]
+    for row in gpus:
+        gpu = catalogue.gpus()["L4"].model_copy(
+            update={"compute_capability": f"{(row.capability or 0) // 10}.{(row.capability or 0) % 10}"}
+        )
+        arch = "arm64" if "arm64" in row.note else "amd64"
+        assert row.tag == f"{images.prefix_for(gpu, arch)}{images.VERSIONS[-1]}"
+        assert images.experimental(gpu) == ("experimental" in row.note)
+    assert {gpu.capability for gpu in catalogue.gpus().values() if images.prefix_for(gpu)} <= {
+        row.capability for row in gpus
+    }
+    assert {row.note: row.tag for row in rows if not row.capability} == {
+        arch: f"{images.prefix_for(None, arch)}{images.VERSIONS[-1]}" for arch in ("amd64", "arm64")
+    }
+
+
+def test_images_of_the_seed_are_known_each_once_with_what_is_wrong_with_them() -> None:
+    rows = {(row.image, row.tag): row for row in catalogue.images()}
+    assert len(rows) == len(catalogue.images())
+    assert "25.07" in rows["nvcr.io/nvidia/tritonserver", "24.08-py3"].note
+    assert "moving tag" in rows["nvcr.io/nim/nvidia/llama-3.2-nv-embedqa-1b-v2", "latest"].note
+    nims = {row.image.rpartition("/")[2] for row in rows.values() if row.engine == "nim"}
+    assert nims == {model.rpartition("/")[2] for model in catalogue.models() if model.startswith("nvidia/")}

@@ -230,7 +230,8 @@ def test_a_pod_that_asks_for_more_disk_than_its_node_has_is_refused() -> None:
 @pytest.mark.parametrize(("storage", "said"), [("19Gi", False), ("21Gi", True)])
 def test_a_pod_that_eks_root_volumes_do_not_hold_by_default_has_a_reason_line(storage: str, said: bool) -> None:
     planned = workload("L4", pool={"instanceType": "g6.2xlarge"}, resources={"ephemeralStorage": storage})
-    assert ("resources.ephemeralStorage" in {reason.field for reason in planned.reasons}) is said
+    found = [reason.why for reason in planned.reasons if reason.field == "resources.ephemeralStorage"]
+    assert ["450 GB of local NVMe" in why for why in found] == [True] * said
 
 
 def test_a_pool_and_the_capacity_planner_agree_on_what_a_node_holds() -> None:

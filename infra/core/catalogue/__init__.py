@@ -7,7 +7,7 @@ import re
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -62,6 +62,17 @@ class InstanceType(Row):
     local_nvme_gb: int
     #: On-demand USD per hour in us-east-1, at the date that ``source`` names; None where no price was found.
     price_usd_h: float | None
+
+
+class Image(Row):
+    """An engine image that was seen with this tag, and what to know before it is used."""
+
+    engine: Literal["tei", "triton", "nim"]
+    image: str
+    tag: str
+    #: TEI: compute capability that the image is built for, as an integer; None for CPU images and other engines.
+    capability: int | None = None
+    note: str = ""
 
 
 class ModelKind(StrEnum):
@@ -128,6 +139,12 @@ def gpus() -> dict[str, Gpu]:
 def instance_types() -> dict[str, InstanceType]:
     """All EC2 GPU instance types by name."""
     return {row["name"]: InstanceType.model_validate(row) for row in _rows("instances")}
+
+
+@cache
+def images() -> tuple[Image, ...]:
+    """All known images of engines, in the order of the file."""
+    return tuple(Image.model_validate(row) for row in _rows("images"))
 
 
 @cache
