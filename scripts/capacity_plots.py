@@ -20,11 +20,15 @@ from scripts.command import run
 FOLDER = CHECKOUT / "docs" / "capacity"
 #: One model of each shape; others of the shape cost the same per token and share its picture.
 MODELS = {
+    "all-MiniLM-L6-v2": "sentence-transformers/all-MiniLM-L6-v2",
     "bge-small": "BAAI/bge-small-en-v1.5",
     "bge-base": "BAAI/bge-base-en-v1.5",
     "bge-large": "BAAI/bge-large-en-v1.5",
     "bge-m3": "BAAI/bge-m3",
     "bge-reranker-large": "BAAI/bge-reranker-large",
+    "nomic-embed-text": "nomic-ai/nomic-embed-text-v1.5",
+    "splade-doc": "naver/efficient-splade-VI-BT-large-doc",
+    "splade-query": "naver/efficient-splade-VI-BT-large-query",
     "nv-embedqa-e5-v5": "nvidia/nv-embedqa-e5-v5",
     "llama-3.2-nv-embedqa-1b-v2": "nvidia/llama-3.2-nv-embedqa-1b-v2",
     "e5-mistral-7b": "intfloat/e5-mistral-7b-instruct",
@@ -74,7 +78,12 @@ def _points(axes: Axes, model: Model) -> None:
         if not (row.model and row.gpu in GPUS and row.tokens and row.per_second) or row.role == "context":
             continue
         shape = catalogue.models()[row.model]
-        if (shape.layers, shape.hidden) != (model.layers, model.hidden):
+        # Nomic's gated layers cost more than those of BERT-base, at the same depth and width.
+        if (shape.layers, shape.hidden, shape.compute_parameters_m) != (
+            model.layers,
+            model.hidden,
+            model.compute_parameters_m,
+        ):
             continue
         kind = f"measured, {row.precision}, {row.path}"
         axes.scatter(

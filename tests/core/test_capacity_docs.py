@@ -6,6 +6,7 @@ import pytest
 
 from infra.core import catalogue
 from infra.core.capacity import physics
+from infra.core.catalogue import Model
 from local.paths import CHECKOUT
 
 pytestmark = pytest.mark.core
@@ -33,6 +34,12 @@ def test_every_shape_of_model_has_a_picture_that_is_shown() -> None:
     plots = pytest.importorskip("scripts.capacity_plots", reason="matplotlib is a development dependency")
     pictures = {path.stem for path in (CHECKOUT / "docs" / "capacity").glob("*.png")}
     assert pictures == set(plots.MODELS) == set(re.findall(r"\(capacity/([\w.-]+)\.png\)", TEXT))
+
+    def shape(model: Model) -> tuple[object, ...]:
+        return model.layers, model.hidden, model.compute_parameters_m, model.causal, model.max_tokens
+
+    models = catalogue.models()
+    assert {shape(model) for model in models.values()} == {shape(models[name]) for name in plots.MODELS.values()}
 
 
 def test_lines_of_a_picture_are_the_typical_rates_and_points_are_published_rows() -> None:

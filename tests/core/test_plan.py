@@ -211,7 +211,10 @@ def test_a_pod_as_big_as_its_node_is_refused_because_daemonsets_run_there(
 
 def test_small_pods_are_bounded_by_the_pods_that_a_kubelet_runs() -> None:
     pool = {"nodes": 1, "allocatable": {"cpu": "512", "memory": "4Ti"}}
-    many = {"resources": {"cpu": "1", "memory": "4Gi"}, "model": "sentence-transformers/all-MiniLM-L6-v2"}
+    many: dict[str, Any] = {
+        "resources": {"cpu": "1", "memory": "4Gi"},
+        "model": "sentence-transformers/all-MiniLM-L6-v2",
+    }
     assert refused(stack(None, pool=pool, replicas=110 - 8, **many)) == []
     assert "2 or more" in refused_at(stack(None, pool=pool, replicas=110 - 7, **many), "nodePools[0].nodes")
 
