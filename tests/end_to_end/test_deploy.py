@@ -24,6 +24,8 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE = "embedding-serving"
 OTHER_MODEL = "BAAI/bge-small-en-v1.5"
+#: It is slower than the stack's own, so that fewer texts can wait for as long as a request may take.
+OTHER: dict[str, Any] = {"model": OTHER_MODEL, "maxConcurrentRequests": 8}
 #: Two GPUs, two replicas: there is none to spare.
 FULL = {"replicas": 2}
 
@@ -67,8 +69,8 @@ def test_pods_are_replaced_for_model_budget_and_secret_but_not_for_a_label(
 
     changes: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         ("batch budget", {"maxBatchTokens": 2048}, first),
-        ("model", {"maxBatchTokens": 2048, "model": OTHER_MODEL}, first),
-        ("secret", {"maxBatchTokens": 2048, "model": OTHER_MODEL}, {"apiKey": "key-number-two-for-tests"}),
+        ("model", {"maxBatchTokens": 2048, **OTHER}, first),
+        ("secret", {"maxBatchTokens": 2048, **OTHER}, {"apiKey": "key-number-two-for-tests"}),
     ]
     for what, change, secrets in changes:
         deployment.up(stacks.local(requireApiKey=True, **change), secrets)
@@ -97,7 +99,7 @@ def test_case_86_a_new_model_rolls_out_without_a_spare_gpu(deployment: Deploymen
     deployment.up(stacks.local(**FULL))
     before = deployment.pods()
     assert len(before) == 2
-    deployment.up(stacks.local(**FULL, model=OTHER_MODEL))
+    deployment.up(stacks.local(**FULL, **OTHER))
     after = deployment.pods()
     assert len(after) == 2
     assert not set(before) & set(after)
@@ -113,7 +115,7 @@ def test_case_86_the_same_with_a_surge_never_finishes(deployment: Deployment) ->
     del surge["nodePools"][0]["nodes"]
     surge["nodePools"][0]["imagePullSeconds"] = 0
     deployment.up(surge)
-    surge["serving"][0] |= {"model": OTHER_MODEL, "rollout": {"maxSurge": 2, "maxUnavailable": 0}}
+    surge["serving"][0] |= {**OTHER, "rollout": {"maxSurge": 2, "maxUnavailable": 0}}
     deployment.write(surge)
     done = deployment.pulumi("up", "--yes", "--skip-preview")
     assert done.returncode != 0
