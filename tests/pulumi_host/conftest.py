@@ -5,23 +5,21 @@ from pathlib import Path
 import pytest
 
 from local import toolchain
-from local.pulumi_host.server import EXECUTOR
+from local.report import PlainReporter
 from tests.pulumi_host.cli import Pulumi
 
 
 @pytest.fixture(scope="session")
 def bin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the real CLI: EMBEDDING_SERVING_TOOLCHAIN_BIN, or links to what the toolchain has built."""
+    """A directory with the real CLI: EMBEDDING_SERVING_TOOLCHAIN_BIN, or links to what the toolchain has or builds."""
     if chosen := os.environ.get("EMBEDDING_SERVING_TOOLCHAIN_BIN"):
         return Path(chosen)
-    found = toolchain.find(["pulumi", EXECUTOR])
+    found = toolchain.ensure(toolchain.CLIENT, PlainReporter())
     if host := found.get("pulumi-language-python"):
-        pytest.skip(f"the official CLI runs its own language host: {host.path}")
+        pytest.skip(f"the official CLI runs its own language host: {host}")
     directory = tmp_path_factory.mktemp("bin")
-    for name, item in found.items():
-        if item.path is None:
-            pytest.fail(f"{name} is not built yet: run `make toolchain`", pytrace=False)
-        (directory / name).symlink_to(item.path)
+    for name, path in found.items():
+        (directory / name).symlink_to(path)
     return directory
 
 
