@@ -186,12 +186,12 @@ def test_no_secret_is_readable_in_state_output_or_logs(
     # Secrets with both values that the API server does not take: what is printed then is searched as well.
     failing = stacks.local(requireApiKey=True, model="acme/gated")
     failing["namespace"] = {"name": "not-there", "create": False}
-    small = {"architecture": "bert", "parametersM": 20, "layers": 6, "hidden": 384, "maxTokens": 256, "dimension": 384}
+    small = {"architecture": "bert", "parametersM": 10, "layers": 6, "hidden": 384, "maxTokens": 256, "dimension": 384}
     failing["models"] = [{"id": "acme/gated", "kind": "embedding", "pooling": "mean", "gated": True, **small}]
     deployment.write(failing, values)
     failed = deployment.pulumi("up", "--yes", "--skip-preview")
     assert failed.returncode != 0
-    assert 'namespaces "not-there" not found' in failed.stdout
+    assert 'namespaces "not-there" not found' in failed.stdout, "the API server refuses, not the plan"
     printed += failed.stdout + deployment.read("stack", "export")
     state = Path(environment["PULUMI_HOME"]).parent
     files = [path for path in (*state.rglob("*"), *embedded.layout.logs.rglob("*")) if path.is_file()]

@@ -272,15 +272,16 @@ def test_permits_come_back_when_clients_go_away(four_permits: Engine) -> None:
     assert four_permits.embed("hello").status == recorded["single_before_disconnect"]
     for connection in connections:
         connection.close()
+    deadline = time.monotonic() + HANG
     answer = four_permits.embed("hello")
-    while answer.status == 429:  # until the server has seen that the clients are gone
+    while answer.status == 429 and time.monotonic() < deadline:  # until the server has seen that the clients are gone
         answer = four_permits.embed("hello")
     assert answer.status == recorded["single_right_after_disconnect"]["status"]
     change = _change(before, four_permits.metrics())
     assert change["te_embed_count"] == recorded["metrics_delta"]["te_embed_count"]
     assert change["te_embed_success"] >= recorded["metrics_delta"]["te_embed_success"]
-    # Those that waited are dropped, those already in a batch are not (recorded: 2 and 2).
-    assert change['te_request_failure{err="dropped"}'] == 5 - change[SERVED_SIZE]
+    # Those that waited are dropped, those already in a batch are not (recorded: 2 and 2; it can be none and 4).
+    assert change.get('te_request_failure{err="dropped"}', 0) == 5 - change[SERVED_SIZE]
 
 
 # -- signals

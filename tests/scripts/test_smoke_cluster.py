@@ -287,15 +287,16 @@ exec sleep 1000
 """
 
 WAITS = """
-import signal, sys
+import signal, sys, time
 from pathlib import Path
 from scripts import command
 from scripts.access import Access
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 folder = Path(sys.argv[1])
 def main():
     with Access(folder / "config", None, folder / "kubectl").forward("ns", "embed", 80) as url:
         print(url, flush=True)
-        signal.pause()
+        time.sleep(60)
     return 0
 sys.exit(command.run(main))
 """
