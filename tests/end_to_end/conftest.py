@@ -1,5 +1,6 @@
 """One embedded cluster for all end-to-end tests, apart from the one of `make up`."""
 
+import contextlib
 import shutil
 import sys
 import time
@@ -30,6 +31,10 @@ def embedded(programs: dict[str, Path]) -> Iterator[Cluster]:
         yield running
     finally:
         running.down(PlainReporter())
+        for folder in (running.layout.state.parent, state_dir()):
+            # The checkout's own cluster may be there as well.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @pytest.fixture(scope="session")
