@@ -34,7 +34,7 @@ from infra.core.catalogue import Gpu, Model
 from infra.core.engines.tei import images
 from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
 from scripts import console
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 from scripts.console import Table
 
 _EXAMPLE = """examples:
@@ -63,12 +63,7 @@ _FLAGS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.capacity",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.capacity", __doc__, _EXAMPLE)
     add = parser.add_argument
     add("--model", help="hub id of a model of the catalogue")
     add("--gpu", help="GPU model, e.g. L4; default: compare all")

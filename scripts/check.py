@@ -4,7 +4,6 @@ Needs no cluster and no Pulumi CLI. Mandatory violations fail, advisory ones are
 says which is which (docs/policies.md). Outside judges look at manifests/ (docs/judges.md).
 """
 
-import argparse
 import sys
 
 from infra.core import rules
@@ -13,7 +12,7 @@ from infra.core.rules import UNKNOWN_VALUES, Level, Violation
 from local.judges import checkov, suppressions
 from scripts import console, render, stackfile
 from scripts import plan as plans
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 
 _EXAMPLE = """example:
   make check STACK=local
@@ -43,12 +42,7 @@ def _by_checkov(stack: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.check",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.check", __doc__, _EXAMPLE)
     parser.add_argument(
         "--stack", nargs="+", default=stackfile.names(), help="stacks to judge (default: every stack that has a file)"
     )

@@ -1,5 +1,8 @@
-"""How every command ends: an exit code, and for a user's mistake one line on stderr instead of a traceback."""
+"""How every command begins, with --help and an example, and ends: an exit code, and for a user's mistake one line on
+stderr instead of a traceback.
+"""
 
+import argparse
 import signal
 import sys
 from collections.abc import Callable
@@ -12,6 +15,16 @@ from local.toolchain.errors import ToolchainError
 
 class CommandError(Exception):
     """Something that the person at the shell has to change; the message names the next step."""
+
+
+def parser_of(module: str, description: str | None, example: str) -> argparse.ArgumentParser:
+    """The parser of ``python -m module``; help prints ``description`` and ``example`` as they are written."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def run(main: Callable[[], int]) -> int:

@@ -2,12 +2,11 @@
 them. The cache of built programs and images stays.
 """
 
-import argparse
 import sys
 
 from local import cluster, paths
 from scripts import console, deploy, embedded
-from scripts.command import run
+from scripts.command import parser_of, run
 
 _EXAMPLE = """example:
   make down
@@ -15,12 +14,7 @@ _EXAMPLE = """example:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.down",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.down", __doc__, _EXAMPLE)
     parser.parse_args()
     with console.reporter() as reporter:
         there = cluster.down(reporter)

@@ -3,7 +3,6 @@
 Reads the stack file and the catalogue only: no cluster, no Pulumi, no account.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from infra.core import catalogue, settings
 from infra.core import plan as planner
 from infra.core.plan import Capacity, Plan, Workload
 from scripts import console, stackfile
-from scripts.command import run
+from scripts.command import parser_of, run
 from scripts.console import Table
 
 _EXAMPLE = """example:
@@ -132,12 +131,7 @@ def _rows(workload: Workload) -> list[tuple[object, ...]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.plan",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.plan", __doc__, _EXAMPLE)
     parser.add_argument("--stack", default="local", help="stacks/Pulumi.<STACK>.yaml (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
     arguments = parser.parse_args()

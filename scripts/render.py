@@ -4,7 +4,6 @@ Runs the program on a recording mock: no cluster, no Pulumi CLI, no passphrase. 
 stands in their place.
 """
 
-import argparse
 import difflib
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ from infra.program.recording import SUFFIX, record
 from local.paths import CHECKOUT
 from scripts import plan as plans
 from scripts import stackfile
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 
 FOLDER = CHECKOUT / "manifests"
 #: Base64 of no key, and it says why.
@@ -101,12 +100,7 @@ def _existing(folder: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.render",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.render", __doc__, _EXAMPLE)
     parser.add_argument(
         "--stack", nargs="+", default=stackfile.names(), help="stacks to render (default: every stack that has a file)"
     )

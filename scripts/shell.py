@@ -3,14 +3,13 @@
 Arguments after -- are run instead of a shell.
 """
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
 
 from scripts import embedded
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 
 _EXAMPLE = """examples:
   make shell
@@ -20,12 +19,7 @@ _EXAMPLE = """examples:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.shell",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.shell", __doc__, _EXAMPLE)
     parser.add_argument("command", nargs="*", help="program and arguments to run instead of $SHELL")
     arguments = parser.parse_args()
     if not embedded.exists():

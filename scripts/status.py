@@ -3,14 +3,13 @@
 Exit code 1 if a part is not healthy, or when there is no cluster.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 from local import cluster
 from local.paths import CHECKOUT
 from scripts import console, embedded
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 from scripts.console import Table
 from scripts.smoke import source
 from scripts.smoke.cluster import DeployedWorkload
@@ -22,12 +21,7 @@ _EXAMPLE = """example:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.status",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.status", __doc__, _EXAMPLE)
     parser.parse_args()
     parts = cluster.status()
     if not parts:

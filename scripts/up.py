@@ -4,7 +4,6 @@ Builds or finds the toolchain and the images, starts the cluster, runs a real `p
 loopback, tests it, and prints where everything is. Needs Linux and root; says how to go on where it has neither.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
 from local.report import Reporter
 from scripts import STARTED, console, deploy, embedded, plan, pods
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 from scripts.console import Table
 from scripts.smoke import source
 from scripts.smoke.run import show, test
@@ -28,12 +27,7 @@ _EXAMPLE = """examples:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.up",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.up", __doc__, _EXAMPLE)
     parser.add_argument("--no-smoke", action="store_true", help="do not test what was deployed")
     arguments = parser.parse_args()
     # What the cluster or the plan would refuse is said now, not after a build.

@@ -4,7 +4,6 @@ works, what does not (and what to do), and what cannot be proven where it runs.
 Works with every cluster that the kubeconfig reaches. Exit code 1 if a check failed.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from infra.core.contract import Contract
 from scripts import embedded, stackfile
 from scripts.access import Access
-from scripts.command import CommandError, run
+from scripts.command import CommandError, parser_of, run
 from scripts.smoke import source
 from scripts.smoke.run import show, test, write
 
@@ -24,12 +23,7 @@ _EXAMPLE = """examples:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.smoke",
-        description=__doc__,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scripts.smoke", __doc__, _EXAMPLE)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--stack", default="local", help="Pulumi stack to test (default: %(default)s)")
     where.add_argument("--contract", type=Path, metavar="FILE", help="contract from a file instead of the stack")

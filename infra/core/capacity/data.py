@@ -1,15 +1,12 @@
 """Measurements that others published, the seed's indicative numbers, and Spot prices: data files with sources."""
 
 from functools import cache
-from importlib import resources
-from typing import Any, Literal
-
-import yaml
+from typing import Literal
 
 from infra.core import catalogue
 from infra.core.capacity import physics
 from infra.core.capacity.physics import Precision
-from infra.core.catalogue import Row
+from infra.core.catalogue import Row, rows
 
 
 class Published(Row):
@@ -64,28 +61,21 @@ class SpotPrice(Row):
 
 
 @cache
-def _rows(name: str) -> list[dict[str, Any]]:
-    text = resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.safe_load(text)
-    return rows
-
-
-@cache
 def published() -> dict[str, Published]:
     """Measurements by id."""
-    return {row["id"]: Published.model_validate(row) for row in _rows("published")}
+    return {row["id"]: Published.model_validate(row) for row in rows("published", __package__)}
 
 
 @cache
 def indicative() -> tuple[Indicative, ...]:
     """The seed's rows, in its order."""
-    return tuple(Indicative.model_validate(row) for row in _rows("indicative"))
+    return tuple(Indicative.model_validate(row) for row in rows("indicative", __package__))
 
 
 @cache
 def spot_prices() -> dict[str, SpotPrice]:
     """Spot prices by instance type."""
-    return {row["instance"]: SpotPrice.model_validate(row) for row in _rows("prices")}
+    return {row["instance"]: SpotPrice.model_validate(row) for row in rows("prices", __package__)}
 
 
 def predict(row: Published) -> float | None:

@@ -123,34 +123,35 @@ class Model(Row):
 
 
 @cache
-def _rows(name: str) -> list[dict[str, Any]]:
-    text = resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    return rows
+def rows(name: str, package: str = __package__) -> list[dict[str, Any]]:
+    """The rows of the data file ``name``.yaml beside the modules of ``package``."""
+    text = resources.files(package).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    return found
 
 
 @cache
 def gpus() -> dict[str, Gpu]:
     """All GPUs by name, in order of compute capability."""
-    return {row["name"]: Gpu.model_validate(row) for row in _rows("gpus")}
+    return {row["name"]: Gpu.model_validate(row) for row in rows("gpus")}
 
 
 @cache
 def instance_types() -> dict[str, InstanceType]:
     """All EC2 GPU instance types by name."""
-    return {row["name"]: InstanceType.model_validate(row) for row in _rows("instances")}
+    return {row["name"]: InstanceType.model_validate(row) for row in rows("instances")}
 
 
 @cache
 def images() -> tuple[Image, ...]:
     """All known images of engines, in the order of the file."""
-    return tuple(Image.model_validate(row) for row in _rows("images"))
+    return tuple(Image.model_validate(row) for row in rows("images"))
 
 
 @cache
 def models() -> dict[str, Model]:
     """All models by id."""
-    return {row["id"]: Model.model_validate(row) for row in _rows("models")}
+    return {row["id"]: Model.model_validate(row) for row in rows("models")}
 
 
 def find_gpu(name: str) -> Gpu | None:
