@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from infra.core import quantities
+from infra.core import credentials, quantities
 from infra.core.capacity.need import Need, TokenLengths
 from infra.core.catalogue import ModelKind
 from infra.core.errors import Refusal, RefusedError, quoted
@@ -264,14 +264,6 @@ class Stack(Section):
     serving: tuple[TeiWorkload, ...] = Field(min_length=1)
 
 
-#: Names and shapes of credentials; a stack file is committed, so a value that looks like one is refused unread.
-_SECRET_KEY = re.compile(
-    r"(token|api_?key|passwo?r?d|secret|(secret|access|private)_?key|credentials?)$", re.IGNORECASE
-)
-_SECRET_VALUE = re.compile(
-    r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{16,}|nvapi-[\w-]{8,}|AKIA[0-9A-Z]{16}|gh[opsru]_\w{20,}|sk-(proj-)?[A-Za-z0-9]{20,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.)|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@"
-)
 #: A switch that is named after a credential and holds none.
 _NO_SECRETS = {"requireApiKey"}
 #: What people write for true and false, in an error shown even under the name of a credential.
@@ -361,7 +353,7 @@ def _unreadable(value: object, path: str, depth: int) -> Iterator[Refusal]:
             here = f"{path}.{key if isinstance(key, str) else quoted(key)}"
             if not isinstance(key, str):
                 yield Refusal(here, f"the key {quoted(key)}", "text as a key", "YAML reads on, yes and 80 otherwise.")
-            elif isinstance(item, str | int | float) and not isinstance(item, bool) and _SECRET_KEY.search(key):
+            elif isinstance(item, str | int | float) and not isinstance(item, bool) and credentials.NAME.search(key):
                 if key not in _NO_SECRETS:
                     yield _credential(here)
             elif isinstance(item, dict) and set(item) == {"secure"}:
@@ -373,7 +365,7 @@ def _unreadable(value: object, path: str, depth: int) -> Iterator[Refusal]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _unreadable(item, f"{path}[{index}]", depth + 1)
-    elif isinstance(value, str) and _SECRET_VALUE.search(value):
+    elif isinstance(value, str) and credentials.VALUE.search(value):
         yield _credential(path)
 
 
@@ -445,7 +437,7 @@ def _refusal(details: Any) -> Refusal:
             listed = ", ".join(keys) if 0 < len(keys) <= _FEW_KEYS else "keys and values"
             return Refusal(path, quoted(_lists(given)), f"an object with {listed}", "A section is written with keys.")
     message = re.sub(r"^(Input should be|Value error,) ", "", details["msg"])
-    hidden = _SECRET_KEY.search(path) and not (isinstance(given, str) and given.lower() in _SWITCHES)
+    hidden = credentials.NAME.search(path) and not (isinstance(given, str) and given.lower() in _SWITCHES)
     shown = f"{'neither true nor false' if kind == 'bool_type' else 'a value'} (not repeated here)"
     if not hidden:
         shown = quoted(_lists(given))

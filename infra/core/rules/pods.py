@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from infra.core import credentials
 from infra.core.plan import GPU_RESOURCE
 from infra.core.rules.images import GPU_RESOURCES, engine_of, serving, speaks_grpc, wants_gpu
 from infra.core.rules.objects import Container, Object, Pod, pod_of, whole
@@ -178,14 +179,6 @@ def _service_links(given: Object) -> Iterable[Finding]:
         )
 
 
-#: Plurals are left out: MAX_BATCH_TOKENS counts tokens of text.
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|API_?KEY|PASSWORD|PASSWD|SECRET|SECRET_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIALS?)$", re.IGNORECASE
-)
-_SECRET_VALUE = re.compile(
-    r"(?<![A-Za-z0-9_])(hf_[A-Za-z0-9]{16,}|nvapi-[\w-]{8,}|AKIA[0-9A-Z]{16}|gh[ps]_\w{20,}|sk-[\w-]{16,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s:@]+@"
-)
 _FROM_SECRET = "Put it into a Secret and refer to it by valueFrom.secretKeyRef"  # noqa: S105 - advice
 _SECRET_FLAG = re.compile(r"^--(?:[a-z-]*-)?(token|api-key|password|secret)(?P<value>=.+)?$")
 
@@ -194,7 +187,7 @@ def _secrets_in_env(given: Object) -> Iterable[Finding]:
     pod = pod_of(given)
     if given.get("kind") == "ConfigMap":
         for key, value in given.get("data", {}).items():
-            if _SECRET_VALUE.search(str(value)):
+            if credentials.VALUE.search(str(value)):
                 yield Finding(f"data[{key}]", "it holds what looks like a credential", "Put it into a Secret")
     if pod is None:
         return
@@ -204,9 +197,9 @@ def _secrets_in_env(given: Object) -> Iterable[Finding]:
                 continue
             name, value = str(variable.get("name", "")), str(variable["value"])
             path = f"{container.path}.env[{index}].value"
-            if _SECRET_VALUE.search(value):
+            if credentials.VALUE.search(value):
                 yield Finding(path, f"{name} holds what looks like a credential, in plain text", _FROM_SECRET)
-            elif _SECRET_NAME.search(name) and not re.fullmatch(r"\$\(\w+\)|true|false", value):
+            elif credentials.NAME.search(name) and not re.fullmatch(r"\$\(\w+\)|true|false", value):
                 yield Finding(path, f"{name} is given in plain text", _FROM_SECRET)
         for section in ("command", "args"):
             parts = [str(part) for part in container.spec.get(section, ())]
@@ -215,7 +208,7 @@ def _secrets_in_env(given: Object) -> Iterable[Finding]:
                 following = parts[index + 1] if index + 1 < len(parts) else "--"
                 given_here = flag and (flag["value"] or not following.startswith("--"))
                 text = (flag["value"] or following) if flag else ""
-                if _SECRET_VALUE.search(part) or (given_here and not re.search(r"\$\(\w+\)", text)):
+                if credentials.VALUE.search(part) or (given_here and not re.search(r"\$\(\w+\)", text)):
                     yield Finding(
                         f"{container.path}.{section}[{index}]",
                         "a credential on the command line is readable in every process list",
