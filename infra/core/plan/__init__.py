@@ -1,0 +1,363 @@
+"""Settings and catalogue in, values out. Every choice and every refusal happens here; components only write it down."""
+
+import math
+from collections.abc import Iterable
+
+from infra.core import catalogue
+from infra.core.capacity import Sizing
+from infra.core.catalogue import Model, ModelKind
+from infra.core.engines import tei
+from infra.core.engines.spec import EngineSpec, Reason
+from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
+from infra.core.plan.pools import Pool, PoolPlanner
+from infra.core.plan.values import (
+    GPU_PRODUCT_LABEL,
+    GPU_RESOURCE,
+    RUN_AS,
+    SERVICE_PORT,
+    Budgets,
+    Capacity,
+    Plan,
+    PlannedModel,
+    PlannedPool,
+    PlannedSecret,
+    Toleration,
+    Workload,
+)
+from infra.core.settings import CustomModel, Images, Stack, TeiWorkload
+
+__all__ = [
+    "GPU_PRODUCT_LABEL",
+    "GPU_RESOURCE",
+    "RUN_AS",
+    "SERVICE_PORT",
+    "Budgets",
+    "Capacity",
+    "Plan",
+    "PlannedModel",
+    "PlannedPool",
+    "PlannedSecret",
+    "Toleration",
+    "Workload",
+    "make",
+]
+
+_TEMPLATE_HASH = "pod-template-hash"
+#: Registries that engine images come from.
+_MIRRORED = (tei.images.REGISTRY,)
+#: Environments in which a model is served at a named revision only.
+_PINNED = {"staging", "prod"}
+#: Until every kube-proxy and client knows that a pod is going away (endpoint propagation), requests still arrive.
+_PROPAGATION_SECONDS = 10
+#: What kubelet and scheduler add to each step of a rollout.
+_SLACK_SECONDS = 30
+
+
+def make(stack: Stack, *, name: str, secrets: Iterable[str] = ()) -> Plan:
+    """The plan of ``stack``.
+
+    ``name`` is the Pulumi stack's name, ``secrets`` the secret config keys that are set. Raises RefusedError with one
+    line per thing that cannot be deployed.
+    """
+    planner = _Planner(stack, name, frozenset(secrets))
+    plan = planner.plan()
+    if planner.refusals:
+        raise RefusedError(planner.refusals)
+    return plan
+
+
+class _Planner:
+    def __init__(self, stack: Stack, name: str, secrets: frozenset[str]) -> None:
+        self.stack = stack
+        self.name = name
+        self.secrets = secrets
+        self.refusals: list[Refusal] = []
+        self.pools = PoolPlanner(stack.node_pools, self.refusals)
+        self.models = dict(catalogue.models())
+        #: Places of the stack file's own models.
+        self.places: dict[str, str] = {}
+        #: Revisions by model id: commits of the catalogue, and whatever the stack file names for its own models.
+        self.revisions = {model.id: model.revision for model in self.models.values()}
+
+    def refuse(self, path: str, given: object, allowed: str, why: str) -> None:
+        self.refusals.append(Refusal(f"stack.{path}", quoted(given), allowed, why))
+
+    def plan(self) -> Plan:
+        self._cluster()
+        self._add_models()
+        self._unique("nodePools", [pool.name for pool in self.stack.node_pools])
+        pools = self.pools.pools()
+        self._unique("serving", [workload.name for workload in self.stack.serving])
+        self._services()
+        workloads = [
+            planned
+            for index, workload in enumerate(self.stack.serving)
+            if (planned := self._workload(f"serving[{index}]", workload, pools)) is not None
+        ]
+        places = {workload.name: f"serving[{at}]" for at, workload in enumerate(self.stack.serving)}
+        return Plan(
+            stack=self.name,
+            environment=self.stack.environment,
+            context=self.stack.cluster.context,
+            namespace=self.stack.namespace.name,
+            create_namespace=self.stack.namespace.create,
+            pull_secrets=self.stack.images.pull_secrets,
+            pools=tuple(self.pools.pool_fit(pool, workloads, places) for pool in pools.values()),
+            workloads=tuple(workloads),
+        )
+
+    def _cluster(self) -> None:
+        namespace, images = self.stack.namespace, self.stack.images
+        if namespace.create and (namespace.name == "default" or namespace.name.startswith("kube-")):
+            self.refuse(
+                "namespace.name",
+                namespace.name,
+                "another name, or namespace.create: false",
+                "Every cluster has this namespace, and Pulumi does not take over what exists.",
+            )
+        self._unique("images.pullSecrets", list(images.pull_secrets), None)
+        if images.stand_in_registry and self.stack.environment != "local":
+            self.refuse(
+                "images.standInRegistry",
+                images.stand_in_registry,
+                "absent, or environment: local",
+                f"Stand-ins are no product, and environment is {self.stack.environment}.",
+            )
+        for host in images.mirrors:
+            if host not in _MIRRORED:
+                self.refuse(f"images.mirrors.{host}", host, ", ".join(_MIRRORED), "No image comes from another host.")
+
+    def _services(self) -> None:
+        """Two workloads of different names may still ask for the same Service."""
+        owners: dict[str, int] = {}
+        for index, workload in enumerate(self.stack.serving):
+            service = workload.service_name or workload.name
+            first = self.stack.serving[owners.setdefault(service, index)]
+            if first is not workload and (workload.service_name or first.service_name):
+                key = "serviceName" if workload.service_name else "name"
+                other = "serviceName" if first.service_name else "name"
+                where = f"serving[{owners[service]}].{other}"
+                self.refuse(f"serving[{index}].{key}", service, "a Service name used once", f"{where} has it.")
+
+    def _unique(self, path: str, names: list[str], key: str | None = "name") -> None:
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                end = f".{key}" if key else ""
+                first = f"{path}[{names.index(name)}]{end}"
+                self.refuse(f"{path}[{index}]{end}", name, "a name used once", f"{first} has it.")
+
+    def _add_models(self) -> None:
+        self._unique("models", [model.id for model in self.stack.models], "id")
+        for index, model in enumerate(self.stack.models):
+            path = f"models[{index}]"
+            if model.id in catalogue.models():
+                self.refuse(f"{path}.id", model.id, "a model of your own", "The catalogue has this model.")
+            vector = model.kind in {ModelKind.EMBEDDING, ModelKind.SPARSE}
+            if model.dimension is not None and not vector:
+                self.refuse(f"{path}.dimension", model.dimension, "absent", f"A {model.kind} gives no vector.")
+            if model.pooling and (not vector or (model.pooling == "splade") != (model.kind is ModelKind.SPARSE)):
+                allowed = {ModelKind.EMBEDDING: "cls, mean, last-token", ModelKind.SPARSE: "splade"}
+                self.refuse(
+                    f"{path}.pooling",
+                    model.pooling,
+                    allowed.get(model.kind, "absent"),
+                    f"{path}.kind is {model.kind}.",
+                )
+            self.models.setdefault(model.id, _custom(model))
+            self.revisions.setdefault(model.id, model.revision)
+            self.places.setdefault(model.id, f"stack.{path}")
+
+    def _workload(self, path: str, workload: TeiWorkload, pools: dict[str, Pool]) -> Workload | None:
+        model = self.models.get(workload.model)
+        if model is None:
+            self.refuse(
+                f"{path}.model",
+                workload.model,
+                self._known_models(workload.model),
+                "Size, kind and limits of a model have to be known.",
+            )
+        pool = pools.get(workload.pool)
+        if pool is None:
+            known = ", ".join(f"{found.settings.name} ({found.path}.name)" for found in pools.values())
+            self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
+        if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
+            return None
+        secret_name = f"{workload.name}-keys"
+        revision = workload.revision or self.revisions[model.id]
+        description = tei.describe(
+            tei.Request(
+                path=f"stack.{path}",
+                workload=workload,
+                model=model,
+                model_name=f"model {model.id} ({place})"
+                if (place := self.places.get(model.id))
+                else f"model {model.id}",
+                revision=revision,
+                pinned=self.stack.environment in _PINNED,
+                pool_path=pool.path,
+                gpu=pool.gpu,
+                arch=pool.arch,
+                node=pool.node,
+                node_kinds=pool.kinds(),
+                node_path=pool.offer(),
+                max_nodes=pool.settings.nodes,
+                image_pull_seconds=pool.image_pull_seconds,
+                stand_in=self.stack.images.stand_in_registry is not None,
+                secrets=self.secrets,
+                secret_name=secret_name,
+            )
+        )
+        self.refusals.extend(description.refusals)
+        engine, replicas = description.spec, description.replicas
+        reasons = list(engine.reasons)
+        self._rollout(path, workload, replicas, reasons)
+        # A need that fits no node of the pool is refused there.
+        if all(refusal.path != pool.offer() for refusal in description.refusals):
+            self.pools.node_fit(path, workload, engine, pool)
+        self.pools.disk_fit(path, workload, engine, pool, reasons)
+        labels = self._labels(path, workload)
+        if workload.need and description.sizing is None:
+            # How many pods there would be is not known, so nothing can be said about the pool.
+            return None
+        keys = tuple(variable.secret.key for variable in engine.env if variable.secret)
+        budgets = _budgets(engine, workload, replicas, pool.image_pull_seconds, reasons)
+        return Workload(
+            name=workload.name,
+            topology=workload.topology,
+            pool=workload.pool,
+            gpu=pool.gpu.name if pool.gpu else None,
+            engine=engine,
+            model=PlannedModel(
+                id=model.id,
+                kind=model.kind.value,
+                dimension=model.dimension,
+                max_tokens=model.max_tokens,
+                revision=revision or "main",
+            ),
+            image=_image(engine, self.stack.images),
+            stand_in=self.stack.images.stand_in_registry is not None,
+            replicas=replicas,
+            max_surge=workload.rollout.max_surge,
+            max_unavailable=workload.rollout.max_unavailable,
+            service=workload.service_name or workload.name,
+            labels=labels,
+            pod_labels=dict(workload.pod_labels),
+            selector={key: labels[key] for key in ("app.kubernetes.io/name", "app.kubernetes.io/instance")},
+            node_selector=pool.node_selector(reasons),
+            tolerations=tuple(pool.tolerations()),
+            secret=PlannedSecret(secret_name, keys) if keys else None,
+            budgets=budgets,
+            capacity=_capacity(description.sizing),
+            reasons=tuple(reasons),
+        )
+
+    def _known_models(self, given: str) -> str:
+        own = [f"{model} ({place}.id)" for model, place in self.places.items()]
+        served = [model.id for model in catalogue.models().values() if tei.on_the_hub(model)]
+        return ", ".join([*own, nearest_first(given, served)]) + ", or one that stack.models describes"
+
+    def _rollout(self, path: str, workload: TeiWorkload, replicas: int, reasons: list[Reason]) -> None:
+        rollout = workload.rollout
+        if rollout.max_surge == 0 and rollout.max_unavailable == 0:
+            self.refuse(
+                f"{path}.rollout.maxUnavailable",
+                0,
+                "1 or more, or rollout.maxSurge: 1",
+                "With both at 0 no pod can be replaced.",
+            )
+        if rollout.max_surge == 0:
+            answers = (
+                "nothing answers meanwhile"
+                if 0 < replicas <= rollout.max_unavailable
+                else f"{max(0, replicas - rollout.max_unavailable)} of {replicas} answer meanwhile"
+            )
+            why = f"no spare GPU needed: old pods end before new ones start, {answers}"
+        else:
+            why = f"{rollout.max_surge} new pods start before old ones end, and need GPUs of their own"
+        reasons.append(Reason("rollout.maxSurge", str(rollout.max_surge), why))
+
+    def _labels(self, path: str, workload: TeiWorkload) -> dict[str, str]:
+        own = {
+            "app.kubernetes.io/name": "text-embeddings-inference",
+            "app.kubernetes.io/instance": workload.name,
+            "app.kubernetes.io/part-of": "embedding-serving",
+            "app.kubernetes.io/managed-by": "pulumi",
+        }
+        for key, labels in (("labels", workload.labels), ("podLabels", workload.pod_labels)):
+            for label in labels:
+                if label in own:
+                    why = "Services, budgets and people select by it."
+                elif label == _TEMPLATE_HASH:
+                    why = "The Deployment writes it."
+                else:
+                    continue
+                self.refuse(f"{path}.{key}.{label}", labels[label], "other labels", why)
+        return {**workload.labels, **own}
+
+
+def _capacity(sizing: Sizing | None) -> Capacity | None:
+    if sizing is None:
+        return None
+    return Capacity(
+        need=sizing.request.need.model_dump(by_alias=True, exclude_none=True),
+        utilisation=sizing.utilisation,
+        latency=sizing.latency,
+        cost=sizing.cost,
+        scaling=sizing.scaling,
+        arithmetic=sizing.arithmetic,
+    )
+
+
+def _custom(model: CustomModel) -> Model:
+    return Model(
+        source="stack file",
+        id=model.id,
+        kind=model.kind,
+        architecture=model.architecture,
+        parameters_m=model.parameters_m,
+        bytes_per_parameter=model.bytes_per_parameter,
+        # Without the size of its vocabulary all parameters count, which overstates time and never understates it.
+        compute_parameters_m=model.parameters_m,
+        layers=model.layers,
+        hidden=model.hidden,
+        max_tokens=model.max_tokens,
+        dimension=model.dimension,
+        pooling=model.pooling,
+        gated=model.gated,
+    )
+
+
+def _image(engine: EngineSpec, images: Images) -> str:
+    registry = images.stand_in_registry or images.mirrors.get(engine.registry, engine.registry)
+    digest = f"@{engine.digest}" if engine.digest else ""
+    return f"{registry}/{engine.repository}:{engine.tag}{digest}"
+
+
+def _budgets(engine: EngineSpec, workload: TeiWorkload, replicas: int, pull: int, reasons: list[Reason]) -> Budgets:
+    grace = _PROPAGATION_SECONDS + engine.longest_request_seconds
+    # Without a spare GPU the old pod has to end before the new one starts, so its drain counts as well.
+    probe = engine.probes.startup
+    # Nodes are there on an existing cluster; time to provision one is not part of a step.
+    step = pull + probe.period_seconds * probe.failure_threshold + grace + _SLACK_SECONDS
+    at_once = max(1, workload.rollout.max_surge + workload.rollout.max_unavailable)
+    steps = max(1, math.ceil(replicas / at_once))
+    reasons += [
+        Reason("drain", f"{grace} s", f"{_PROPAGATION_SECONDS} s for endpoints, then the longest request"),
+        Reason(
+            "progressDeadline", f"{step} s", f"pull {pull} s, startup, drain of the old pod, {_SLACK_SECONDS} s slack"
+        ),
+        Reason(
+            "rollout",
+            f"{step * steps} s",
+            f"{counted(steps, 'step')} of {counted(at_once, 'pod')}; Pulumi waits that long",
+        ),
+    ]
+    return Budgets(
+        image_pull=pull,
+        startup=engine.startup_seconds,
+        pre_stop=_PROPAGATION_SECONDS,
+        longest_request=engine.longest_request_seconds,
+        termination_grace=grace,
+        progress_deadline=step,
+        rollout=step * steps,
+    )
