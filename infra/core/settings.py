@@ -92,6 +92,8 @@ EnvValue = Annotated[
 ]
 
 
+AddonMode = Literal["install", "existing"]
+
 #: Replicas that one workload may have.
 MOST_REPLICAS = 1000
 
@@ -191,6 +193,92 @@ class Resources(Section):
     ephemeral_storage: Bytes | None = None
 
 
+class SecretSource(Section):
+    """Where one secret comes from instead of Pulumi's configuration: an existing Secret, or External Secrets."""
+
+    secret_name: ObjectName | None = Field(default=None, description="Existing Secret in the stack's namespace")
+    key: Printable | None = Field(default=None, description="Its key")
+    store_name: ObjectName | None = Field(default=None, description="SecretStore of External Secrets that holds it")
+    store_kind: Literal["ClusterSecretStore", "SecretStore"] = "ClusterSecretStore"
+    remote_key: Printable | None = Field(default=None, description="Its name in the store")
+    property: Printable | None = Field(default=None, description="Field of a JSON secret; absent: the whole secret")
+    version: Token = Field(
+        default="1", description="Any text; pods roll to the value of today when it changes, and at no other time"
+    )
+
+
+class Secrets(Section):
+    """Secrets that do not come from Pulumi's configuration. Absent: pulumi config set --secret embedding-serving:…"""
+
+    api_key: SecretSource | None = None
+    hugging_face_token: SecretSource | None = None
+
+
+class Addons(Section):
+    """Operators of the cluster. install: this stack installs the pinned version; existing: somebody else did."""
+
+    keda: AddonMode | None = Field(default=None, description="KEDA: scales workloads with `scaling`")
+    prometheus: AddonMode | None = Field(
+        default=None, description="prometheus-operator and a Prometheus; existing: `monitoring` says where it is"
+    )
+    metrics_server: AddonMode | None = Field(default=None, description="metrics-server: kubectl top")
+    external_secrets: AddonMode | None = Field(
+        default=None, description="External Secrets: for `secrets` with a storeName"
+    )
+
+
+class Monitoring(Section):
+    """The Prometheus that scrapes the engines and that KEDA asks."""
+
+    address: (
+        Annotated[
+            str,
+            Text(
+                rf"https?://[a-z0-9]([-a-z0-9]*[a-z0-9])?\.{_DOMAIN}(:[0-9]{{1,5}})?(/[A-Za-z0-9._/-]*)?",
+                "a URL with service and namespace, such as http://prometheus-operated.monitoring.svc.cluster.local:9090",
+                253,
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="URL inside the cluster; only with addons.prometheus: existing")
+    namespace: Name | None = Field(
+        default=None, description="Namespace of its pods; only with addons.prometheus: existing"
+    )
+    labels: Labels = Field(
+        default_factory=dict,
+        description="Labels by which it selects ServiceMonitors; only with addons.prometheus: existing",
+    )
+    scrape_seconds: int = Field(default=15, ge=5, le=60, description="How often engines are scraped")
+
+
+class Scaling(Section):
+    """Scaling on queue depth and refused requests, by KEDA."""
+
+    min: int = Field(default=1, ge=0, le=MOST_REPLICAS, description="Replicas in quiet hours")
+    max: int | None = Field(
+        default=None, ge=1, le=MOST_REPLICAS, description="Replicas at most; default: what `need` asks for"
+    )
+    queue_threshold: int | None = Field(
+        default=None, ge=1, le=65_536, description="Waiting texts per replica that ask for another replica"
+    )
+    overload_per_second: float | None = Field(
+        default=None, gt=0, le=10_000, description="Refused requests per replica and second that do the same"
+    )
+    scale_up_period_seconds: int | None = Field(
+        default=None, ge=15, le=1800, description="Replicas may double once per period"
+    )
+    scale_down_stabilization_seconds: int | None = Field(
+        default=None, ge=0, le=3600, description="A replica goes when it was not needed for so long"
+    )
+
+
+class Client(Section):
+    """Pods that may send requests."""
+
+    namespace: Name | None = Field(default=None, description="Their namespace; default: that of the stack")
+    pod_labels: Labels = Field(default_factory=dict, description="Their labels; absent: every pod of the namespace")
+
+
 class Cache(Section):
     """Where weights are kept. The default is a directory of the pod's node that lives as long as the pod."""
 
@@ -214,6 +302,7 @@ class TeiWorkload(Section):
     pool: Name
     topology: Literal["centralized"] = "centralized"
     version: Token = Field(default="1.9.3", description="TEI release with its patch number")
+    protocol: Literal["http", "grpc"] = Field(default="http", description="grpc: images that speak gRPC and no HTTP")
     revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
     dtype: Literal["float16", "float32"] | None = None
     pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
@@ -224,6 +313,7 @@ class TeiWorkload(Section):
     replicas: int | None = Field(
         default=None, ge=0, le=MOST_REPLICAS, description="Default: what `need` asks for, else 1"
     )
+    scaling: Scaling | None = Field(default=None, description="Absent: `replicas` pods, always")
     tokens: TokenLengths | None = Field(default=None, description="Lengths of the texts, where there is no `need`")
     max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
@@ -233,6 +323,9 @@ class TeiWorkload(Section):
     payload_limit: int | None = Field(default=None, ge=1, le=2**30, description="Largest request body in bytes")
     tokenization_workers: int | None = Field(default=None, ge=1, le=64)
     require_api_key: bool = Field(default=False, description="Clients send the secret config key apiKey")
+    clients: tuple[Client, ...] | None = Field(
+        default=None, description="Pods that may send requests (NetworkPolicy); absent: every pod of the cluster"
+    )
     longest_request_seconds: int | None = Field(
         default=None, ge=1, le=3600, description="What a request may take; drain and probe budgets follow from it"
     )
@@ -260,6 +353,9 @@ class Stack(Section):
     namespace: Namespace = Field(default_factory=Namespace)
     node_pools: tuple[NodePool, ...] = Field(min_length=1)
     images: Images = Field(default_factory=Images)
+    addons: Addons = Field(default_factory=Addons)
+    monitoring: Monitoring = Field(default_factory=Monitoring)
+    secrets: Secrets = Field(default_factory=Secrets)
     models: tuple[CustomModel, ...] = Field(default=(), description="Models that the catalogue does not know")
     serving: tuple[TeiWorkload, ...] = Field(min_length=1)
 

@@ -3,6 +3,7 @@
 Every row is checked when it is read, so a slip in a data file is found by the first test and not by a user.
 """
 
+import json
 import re
 from enum import StrEnum
 from functools import cache
@@ -73,6 +74,18 @@ class Image(Row):
     #: TEI: compute capability that the image is built for, as an integer; None for CPU images and other engines.
     capability: int | None = None
     note: str = ""
+
+
+class Addon(Row):
+    """An operator of the cluster, as its project publishes it for this version."""
+
+    name: str
+    version: str
+    #: Namespace of its pods.
+    namespace: str
+    license: str
+    #: Images that its objects name.
+    images: tuple[str, ...]
 
 
 class ModelKind(StrEnum):
@@ -152,6 +165,21 @@ def images() -> tuple[Image, ...]:
 def models() -> dict[str, Model]:
     """All models by id."""
     return {row["id"]: Model.model_validate(row) for row in rows("models")}
+
+
+@cache
+def addons() -> dict[str, Addon]:
+    """All operators by name."""
+    return {row["name"]: Addon.model_validate(row) for row in rows("addons")}
+
+
+def addon_objects(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """CustomResourceDefinitions and all other objects of the operator ``name``, as its project publishes them."""
+    folder = resources.files(__package__).joinpath("addons", name)
+    crds: list[dict[str, Any]] = json.loads(folder.joinpath("crds.json").read_text(encoding="utf-8"))
+    text = folder.joinpath("objects.yaml").read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return crds, [document for document in yaml.load_all(text, Loader=loader) if document]  # noqa: S506
 
 
 def find_gpu(name: str) -> Gpu | None:
