@@ -104,6 +104,11 @@ class Backend:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_settle, command.done, result)
 
+    @property
+    def healthy(self) -> bool:
+        """False from a failed batch to the next one that works."""
+        return self._healthy
+
     async def run(self, batch: Sequence[TokenizedInput]) -> tuple[list[Floats], float]:
         """Results of a batch and the seconds that it took.
 
@@ -219,6 +224,7 @@ class Infer:
         self.metrics = metrics
         self._log = log
         self._permits = max_concurrent_requests
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._max_batch_tokens = max_batch_tokens
         self._queue: deque[_Entry] = deque()
         self._notify = _Notify()
@@ -253,7 +259,27 @@ class Infer:
         self._permits -= count
 
     def return_permit(self) -> None:
+        """Hands the permit to the first who waits for one, as tokio's semaphore does."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
         self._permits += 1
+
+    async def wait_for_permit(self) -> None:
+        """Takes one permit as soon as one is free, in the order of calls; the caller returns it."""
+        if self._permits:
+            self._permits -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.return_permit()
+            raise
 
     async def infer(
         self, text: Text, *, truncate: bool, direction: str, prompt_name: str | None, context: Sequence[Span]

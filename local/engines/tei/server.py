@@ -4,9 +4,9 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from aiohttp import web
@@ -14,21 +14,36 @@ from aiohttp.web_protocol import RequestHandler
 
 from local.engines.tei import GIT_SHA, VERSION, requests
 from local.engines.tei.arguments import Arguments
-from local.engines.tei.bert import Floats, normalized, pool
-from local.engines.tei.infer import CPU_MAX_BATCH_REQUESTS, BackendError, Infer, OverloadedError, Timings
+from local.engines.tei.bert import Floats
+from local.engines.tei.infer import CPU_MAX_BATCH_REQUESTS, Infer
 from local.engines.tei.json_input import BodyError, Shape, read_body
-from local.engines.tei.logs import HTTP_SERVER, Log, Span, rust_duration
-from local.engines.tei.tokenization import Text, ValidationError
+from local.engines.tei.logs import HTTP_SERVER, Log
+from local.engines.tei.process import StartError, os_error, shown_address, signalled
+from local.engines.tei.service import (
+    ENDS,
+    ErrorType,
+    Metadata,
+    Options,
+    Origin,
+    RefusedError,
+    ServedModel,
+    Service,
+    refusal,
+)
 
 SOURCE = "router/src/http/server.rs"
-#: Line numbers of recorded log lines; 0 where none was recorded.
-_SUCCESS_LINES = {"embed": 737, "openai_embed": 1318}
-_BATCH_SIZE_LINES = {"embed": 657}
+ORIGIN = Origin(HTTP_SERVER, SOURCE, {"embed": 737, "openai_embed": 1318}, {"embed": 657})
+_STATUS = {
+    ErrorType.BACKEND: 424,
+    ErrorType.EMPTY: 400,
+    ErrorType.OVERLOADED: 429,
+    ErrorType.UNHEALTHY: 503,
+    ErrorType.VALIDATION: 422,
+}
 
 #: Served without a key; also GET, but not POST, on "/" (recordings auth/).
 PUBLIC_PATHS = frozenset({"/health", "/ping", "/metrics", "/docs", "/docs/", "/api-doc/openapi.json"})
 
-Item = TypeVar("Item")
 Handler = Callable[[web.Request], Awaitable["_Response"]]
 
 
@@ -41,47 +56,6 @@ class _Response(web.Response):
         await super().write_eof(data)
         if self.on_sent is not None:
             self.on_sent()
-
-
-class ApiError(Exception):
-    """An answer other than 200 in the router's JSON shape."""
-
-    def __init__(self, status: int, error_type: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.error_type = error_type
-        self.message = message
-
-
-def _api_error(error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, OverloadedError):
-        return ApiError(429, "Overloaded", str(error))
-    if isinstance(error, ValidationError):
-        return ApiError(400, "Empty", str(error)) if error.empty else ApiError(422, "Validation", str(error))
-    return ApiError(424, "Backend", str(error))
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """What the model is, as `/info` tells it, and how its vectors are pooled."""
-
-    kind: str
-    dtype: str
-    shown_pooling: str
-    pooling: str
-    max_input_length: int
-    tokenization_workers: int
-    id2label: Mapping[str, str]
-    label2id: Mapping[str, int]
-    stand_in: str
-
-    @property
-    def model_type(self) -> dict[str, object]:
-        if self.kind == "embedding":
-            return {"embedding": {"pooling": self.shown_pooling}}
-        return {self.kind: {"id2label": self.id2label, "label2id": self.label2id}}
 
 
 def float_text(value: np.float32) -> str:
@@ -105,58 +79,10 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-class _Metadata:
-    """Sums over the inputs of one request, for headers, histograms and the log line."""
-
-    def __init__(self, started: float, characters: int, timings: Sequence[Timings]) -> None:
-        self.total = time.perf_counter() - started
-        self.characters = characters
-        self.tokens = sum(item.tokens for item in timings)
-        self.tokenization = sum(item.tokenization for item in timings) / len(timings)
-        self.queue = sum(item.queue for item in timings) / len(timings)
-        self.inference = sum(item.inference for item in timings) / len(timings)
-
-    def headers(self) -> dict[str, str]:
-        def milliseconds(seconds: float) -> str:
-            return str(int(seconds * 1000))
-
-        return {
-            "x-compute-type": "gpu+optimized",
-            "x-compute-time": milliseconds(self.total),
-            "x-compute-characters": str(self.characters),
-            "x-compute-tokens": str(self.tokens),
-            "x-total-time": milliseconds(self.total),
-            "x-tokenization-time": milliseconds(self.tokenization),
-            "x-queue-time": milliseconds(self.queue),
-            "x-inference-time": milliseconds(self.inference),
-        }
-
-    def span(self, name: str) -> Span:
-        fields = {
-            "total_time": self.total,
-            "tokenization_time": self.tokenization,
-            "queue_time": self.queue,
-            "inference_time": self.inference,
-        }
-        return Span(name, {key: rust_duration(seconds) for key, seconds in fields.items()})
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How the inputs of one request are to be treated."""
-
-    truncate: bool
-    direction: str = "right"
-    prompt_name: str | None = None
-    normalize: bool = True
-    dimensions: int | None = None
-    raw_scores: bool = False
-
-
 @dataclass(frozen=True)
 class _Answer:
     text: str
-    metadata: _Metadata
+    metadata: Metadata
 
 
 class Server:
@@ -164,8 +90,7 @@ class Server:
         self._arguments = arguments
         self._model = model
         self._infer = infer
-        self._metrics = infer.metrics
-        self._log = log
+        self._service = Service(arguments, model, infer, log, ORIGIN)
         self._draining = False
         self._busy: set[object] = set()
         self._routes: dict[str, dict[str, Handler]] = {
@@ -252,14 +177,15 @@ class Server:
             return await handler(request)
         except BodyError as error:
             return self._respond(request, error.status, error.text, "text/plain; charset=utf-8")
-        except (ApiError, OverloadedError, ValidationError, BackendError) as error:
-            return self._refused(request, handler, _api_error(error))
+        except ENDS as error:
+            return self._refused(request, handler, refusal(error))
 
-    def _refused(self, request: web.Request, handler: Handler, error: ApiError) -> _Response:
+    def _refused(self, request: web.Request, handler: Handler, error: RefusedError) -> _Response:
+        status = _STATUS[error.error_type]
         shape: dict[str, object] = {"error": error.message, "error_type": error.error_type}
         if handler == self._openai:
-            shape = {"message": error.message, "code": error.status, "type": error.error_type}
-        return self._respond(request, error.status, _json(shape), "application/json")
+            shape = {"message": error.message, "code": status, "type": error.error_type}
+        return self._respond(request, status, _json(shape), "application/json")
 
     def _authorized(self, request: web.Request) -> bool:
         key = self._arguments.api_key
@@ -311,127 +237,29 @@ class Server:
         return read_body(bytes(body), shape)
 
     def _answered(self, request: web.Request, span: str, answer: _Answer) -> _Response:
-        metadata = answer.metadata
-        for name in ("tokenization", "queue", "inference"):
-            self._metrics.observe(f"te_request_{name}_duration", getattr(metadata, name))
-        self._metrics.observe("te_request_duration", metadata.total)
-        self._log.info(HTTP_SERVER, f"{SOURCE}:{_SUCCESS_LINES.get(span, 0)}", "Success", metadata.span(span))
-        return self._respond(request, 200, answer.text, "application/json", metadata.headers())
+        self._service.answered(span, answer.metadata)
+        return self._respond(request, 200, answer.text, "application/json", answer.metadata.headers())
 
     # -- pieces that several endpoints share
 
-    def _count_request(self, method: str) -> None:
-        self._metrics.count("te_request_count", method=method)
-
-    def _empty(self, message: str, span: str) -> ApiError:
-        self._metrics.failure("validation")
-        self._log.error(HTTP_SERVER, f"{SOURCE}:0", message, Span(span))
-        return ApiError(400, "Empty", message)
-
-    def _check_batch_size(self, size: int, span: str) -> None:
-        limit = self._arguments.max_client_batch_size
-        if size > limit:
-            message = f"batch size {size} > maximum allowed batch size {limit}"
-            self._metrics.failure("batch_size")
-            self._log.error(HTTP_SERVER, f"{SOURCE}:{_BATCH_SIZE_LINES.get(span, 0)}", message, Span(span))
-            raise ApiError(422, "Validation", message)
-
-    async def _all(self, work: Sequence[Coroutine[Any, Any, Item]], *, permits_taken: bool) -> list[Item]:
-        """Results in order; the first failed input's error once all have ended, as `join_all` gives it."""
-        tasks = [asyncio.ensure_future(item) for item in work]
-        if permits_taken:
-            for task in tasks:
-                task.add_done_callback(lambda _task: self._infer.return_permit())
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        good: list[Item] = []
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            good.append(result)
-        return good
-
-    async def _vectors(self, text: Text, options: _Options, span: str, *, pooled: bool) -> tuple[Floats, Timings]:
-        """Vector of one input (pooled), or one vector per token. The caller holds a permit."""
-        name = "embed_pooled" if pooled else "embed_all"
-        if options.dimensions == 0:
-            self._metrics.failure("validation")
-            raise ValidationError("`dimensions` should be positive")
-        if self._model.kind != "embedding":
-            raise self._wrong_model_type("Model is not an embedding model", span)
-        self._metrics.count("te_embed_count")
-        started = time.perf_counter()
-        states, timings = await self._infer.infer(
-            text,
-            truncate=options.truncate,
-            direction=options.direction,
-            prompt_name=options.prompt_name,
-            context=(Span(span), Span(name, _span_fields(options, pooled=pooled), quoted=False)),
-        )
-        result = states
-        if pooled:
-            result = pool(states, self._model.pooling)
-            if options.dimensions is not None:
-                if options.dimensions > len(result):
-                    self._metrics.failure("validation")
-                    raise ValidationError("`dimensions` should be smaller than the maximum embedding dimension.")
-                result = result[: options.dimensions]
-            if options.normalize:
-                result = normalized(result)
-        self._record_input("embed", started, timings)
-        return result, timings
-
-    def _record_input(self, kind: str, started: float, timings: Timings) -> None:
-        self._metrics.count(f"te_{kind}_success")
-        self._metrics.observe(f"te_{kind}_duration", time.perf_counter() - started)
-        for name in ("tokenization", "queue", "inference"):
-            self._metrics.observe(f"te_{kind}_{name}_duration", getattr(timings, name))
-
-    def _wrong_model_type(self, message: str, span: str) -> BackendError:
-        self._metrics.failure("model_type")
-        self._log.error(HTTP_SERVER, f"{SOURCE}:0", message, Span(span))
-        return BackendError(message)
-
     async def _embed_inputs(
-        self, inputs: Any, options: _Options, span: str, *, pooled: bool
-    ) -> tuple[list[Floats], _Metadata]:
+        self, inputs: Any, options: Options, span: str, *, pooled: bool
+    ) -> tuple[list[Floats], Metadata]:
         started = time.perf_counter()
         single = isinstance(inputs, str) or requests.is_ids(inputs)
         method = "single" if single else "batch"
-        self._count_request(method)
+        self._service.count_request(method)
         if single:
             with self._infer.permit(span):
-                results = [await self._vectors(inputs, options, span, pooled=pooled)]
+                results = [await self._service.vectors(inputs, options, span, pooled=pooled)]
         else:
-            self._check_batch_size(len(inputs), span)
+            self._service.check_batch_size(len(inputs), span)
             self._infer.take_permits(len(inputs), span)
-            work = [self._vectors(item, options, span, pooled=pooled) for item in inputs]
-            results = await self._all(work, permits_taken=True)
-        self._metrics.count("te_request_success", method=method)
+            work = [self._service.vectors(item, options, span, pooled=pooled) for item in inputs]
+            results = await self._service.all(work, permits_taken=True)
+        self._infer.metrics.count("te_request_success", method=method)
         characters = len(inputs) if single else sum(map(len, inputs))
-        return [vector for vector, _ in results], _Metadata(started, characters, [timings for _, timings in results])
-
-    async def _scores(self, text: Text, options: _Options, span: str) -> tuple[list[np.float32], Timings]:
-        """Scores of one input, one per label. The caller holds a permit."""
-        if self._model.kind == "embedding":
-            raise self._wrong_model_type("Model is not a classifier model", span)
-        self._metrics.count("te_predict_count")
-        started = time.perf_counter()
-        logits, timings = await self._infer.infer(
-            text,
-            truncate=options.truncate,
-            direction=options.direction,
-            prompt_name=None,
-            context=(Span(span), Span("predict")),
-        )
-        scores = logits
-        if not options.raw_scores:
-            if len(logits) > 1:
-                exponentials = np.exp(logits - logits.max())
-                scores = exponentials / exponentials.sum()
-            else:
-                scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
-        self._record_input("predict", started, timings)
-        return list(scores), timings
+        return [vector for vector, _ in results], Metadata(started, characters, [timings for _, timings in results])
 
     def _truncate(self, given: bool | None) -> bool:
         return self._arguments.auto_truncate if given is None else given
@@ -441,11 +269,11 @@ class Server:
     async def _health(self, request: web.Request) -> _Response:
         if await self._infer.backend.health():
             return self._respond(request, 200)
-        body = _json({"error": "unhealthy", "error_type": "Unhealthy"})
+        body = _json({"error": "unhealthy", "error_type": ErrorType.UNHEALTHY})
         return self._respond(request, 503, body, "application/json")
 
     async def _metrics_text(self, request: web.Request) -> _Response:
-        return self._respond(request, 200, self._metrics.text(), "text/plain; charset=utf-8")
+        return self._respond(request, 200, self._infer.metrics.text(), "text/plain; charset=utf-8")
 
     async def _info(self, request: web.Request) -> _Response:
         arguments, model = self._arguments, self._model
@@ -477,7 +305,7 @@ class Server:
         return self._answered(request, "embed", await self._embed_answer(body, "embed"))
 
     async def _embed_answer(self, body: Mapping[str, Any], span: str) -> _Answer:
-        options = _Options(
+        options = Options(
             truncate=self._truncate(body["truncate"]),
             direction=body["truncation_direction"],
             prompt_name=body["prompt_name"],
@@ -489,7 +317,7 @@ class Server:
 
     async def _embed_all(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.EMBED_UNPOOLED)
-        options = _Options(
+        options = Options(
             truncate=self._truncate(body["truncate"]),
             direction=body["truncation_direction"],
             prompt_name=body["prompt_name"],
@@ -502,13 +330,12 @@ class Server:
         body = await self._read(request, requests.EMBED_UNPOOLED)
         inputs = body["inputs"]
         single = isinstance(inputs, str) or requests.is_ids(inputs)
-        self._count_request("single" if single else "batch")
+        self._service.count_request("single" if single else "batch")
         count = 1 if single else len(inputs)
         if not single:
-            self._check_batch_size(count, "embed_sparse")
-        # No model that the stand-in loads has SPLADE pooling; every input fails.
+            self._service.check_batch_size(count, "embed_sparse")
         for _ in range(count):
-            error = self._wrong_model_type("Model is not an embedding model with SPLADE pooling", "embed_sparse")
+            error = self._service.no_sparse("embed_sparse")
         raise error
 
     async def _openai(self, request: web.Request) -> _Response:
@@ -520,8 +347,8 @@ class Server:
                 f"The provided `model={body['model']}` has not been found, the `model` parameter should be provided "
                 f"either empty or with `model={served}` instead."
             )
-            self._log.warn(HTTP_SERVER, f"{SOURCE}:1161", message, Span(span))
-        options = _Options(truncate=self._arguments.auto_truncate, dimensions=body["dimensions"])
+            self._service.warn(message, span, 1161)
+        options = Options(truncate=self._arguments.auto_truncate, dimensions=body["dimensions"])
         vectors, metadata = await self._embed_inputs(body["input"], options, span, pooled=True)
         rows = []
         for index, vector in enumerate(vectors):
@@ -538,10 +365,10 @@ class Server:
         sentences = body["inputs"]["sentences"]
         if not sentences:
             message = "`inputs.sentences` cannot be empty"
-            raise self._empty(message, "similarity")
-        self._check_batch_size(len(sentences) + 1, "similarity")
+            raise self._service.empty(message, "similarity")
+        self._service.check_batch_size(len(sentences) + 1, "similarity")
         parameters = body["parameters"] or {}
-        options = _Options(
+        options = Options(
             truncate=self._truncate(parameters.get("truncate")),
             direction=parameters.get("truncation_direction", "right"),
             prompt_name=parameters.get("prompt_name"),
@@ -557,38 +384,25 @@ class Server:
 
     async def _rerank_answer(self, body: Mapping[str, Any]) -> _Answer:
         span = "rerank"
-        started = time.perf_counter()
         query, texts = body["query"], body["texts"]
         if not texts:
-            raise self._empty("`texts` cannot be empty", span)
+            raise self._service.empty("`texts` cannot be empty", span)
         if self._model.kind != "reranker":
-            raise self._wrong_model_type("model is not a re-ranker model", span)
-        self._count_request("batch")
-        self._check_batch_size(len(texts), span)
+            raise self._service.wrong_model_type("model is not a re-ranker model", span)
         options = self._score_options(body)
-        work = [self._with_permit((query, text), options, span) for text in texts]
-        results = await self._all(work, permits_taken=False)
-        # Sorted ascending and then reversed: equal scores come with the highest index first.
-        ranks = sorted(enumerate(scores[0] for scores, _ in results), key=lambda rank: rank[1])[::-1]
-        self._metrics.count("te_request_success", method="batch")
+        ranks, metadata = await self._service.rerank(query, texts, options, span, wait=False)
         rows = []
         for index, score in ranks:
             text = f'"text":{_json(texts[index])},' if body["return_text"] else ""
             rows.append(f'{{"index":{index},{text}"score":{float_text(score)}}}')
-        characters = sum(len(query) + len(text) for text in texts)
-        metadata = _Metadata(started, characters, [timings for _, timings in results])
         return _Answer("[" + ",".join(rows) + "]", metadata)
 
-    def _score_options(self, body: Mapping[str, Any]) -> _Options:
-        return _Options(
+    def _score_options(self, body: Mapping[str, Any]) -> Options:
+        return Options(
             truncate=self._truncate(body["truncate"]),
             direction=body["truncation_direction"],
             raw_scores=body["raw_scores"],
         )
-
-    async def _with_permit(self, text: Text, options: _Options, span: str) -> tuple[list[np.float32], Timings]:
-        with self._infer.permit(span):
-            return await self._scores(text, options, span)
 
     async def _predict(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.PREDICT)
@@ -600,28 +414,22 @@ class Server:
         inputs = body["inputs"]
         options = self._score_options(body)
         if isinstance(inputs, str) or isinstance(inputs[0], str):
-            self._count_request("single")
+            self._service.count_request("single")
             texts = [_sequence(inputs)]
-            results = [await self._with_permit(texts[0], options, span)]
+            results = [await self._service.scores_with_permit(texts[0], options, span)]
             # The router counts a second request here where it means a success (recording classifier/04).
-            self._count_request("single")
-            text = self._labelled(results[0][0])
+            self._service.count_request("single")
+            text = _labelled_text(self._service.labelled(results[0][0]))
         else:
-            self._count_request("batch")
-            self._check_batch_size(len(inputs), span)
+            self._service.count_request("batch")
+            self._service.check_batch_size(len(inputs), span)
             texts = [_sequence(item) for item in inputs]
-            work = [self._with_permit(item, options, span) for item in texts]
-            results = await self._all(work, permits_taken=False)
-            self._metrics.count("te_request_success", method="batch")
-            text = "[" + ",".join(self._labelled(scores) for scores, _ in results) + "]"
+            work = [self._service.scores_with_permit(item, options, span) for item in texts]
+            results = await self._service.all(work, permits_taken=False)
+            self._infer.metrics.count("te_request_success", method="batch")
+            text = "[" + ",".join(_labelled_text(self._service.labelled(scores)) for scores, _ in results) + "]"
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in texts)
-        return _Answer(text, _Metadata(started, characters, [timings for _, timings in results]))
-
-    def _labelled(self, scores: Sequence[np.float32]) -> str:
-        labels = self._model.id2label
-        ordered = sorted(enumerate(scores), key=lambda item: item[1])[::-1]
-        rows = [f'{{"score":{float_text(score)},"label":{_json(labels[str(index)])}}}' for index, score in ordered]
-        return "[" + ",".join(rows) + "]"
+        return _Answer(text, Metadata(started, characters, [timings for _, timings in results]))
 
     async def _tokenize(self, request: web.Request) -> _Response:
         span = "tokenize"
@@ -629,19 +437,15 @@ class Server:
         inputs = body["inputs"]
         texts = [inputs] if isinstance(inputs, str) else inputs
         if not texts:
-            raise self._empty("`inputs` cannot be empty", span)
-        self._check_batch_size(len(texts), span)
-        try:
-            work = [
-                self._infer.tokenization.tokenize(
-                    text, add_special_tokens=body["add_special_tokens"], prompt_name=body["prompt_name"]
-                )
-                for text in texts
-            ]
-            tokens = await self._all(work, permits_taken=False)
-        except ValidationError:
-            self._metrics.failure("tokenization")
-            raise
+            raise self._service.empty("`inputs` cannot be empty", span)
+        self._service.check_batch_size(len(texts), span)
+        work = [
+            self._infer.tokenization.tokenize(
+                text, add_special_tokens=body["add_special_tokens"], prompt_name=body["prompt_name"]
+            )
+            for text in texts
+        ]
+        tokens = await self._service.tokenized(work)
         rows = [[asdict(token) for token in row] for row in tokens]
         return self._respond(request, 200, _json(rows), "application/json")
 
@@ -649,24 +453,20 @@ class Server:
         body = await self._read(request, requests.DECODE)
         ids = body["ids"]
         lists = [ids] if requests.is_ids(ids) else ids
-        self._check_batch_size(len(lists), "decode")
-        try:
-            work = [
-                self._infer.tokenization.decode(item, skip_special_tokens=body["skip_special_tokens"]) for item in lists
-            ]
-            texts = await self._all(work, permits_taken=False)
-        except ValidationError:
-            self._metrics.failure("tokenization")
-            raise
+        self._service.check_batch_size(len(lists), "decode")
+        work = [
+            self._infer.tokenization.decode(item, skip_special_tokens=body["skip_special_tokens"]) for item in lists
+        ]
+        texts = await self._service.tokenized(work)
         return self._respond(request, 200, _json(texts), "application/json")
 
     async def _vertex(self, request: web.Request) -> _Response:
         body = await self._read(request, requests.VERTEX)
         instances = body["instances"]
-        self._check_batch_size(len(instances), "vertex_compatibility")
+        self._service.check_batch_size(len(instances), "vertex_compatibility")
         shape = {"embedding": requests.EMBED, "reranker": requests.RERANK}.get(self._model.kind, requests.PREDICT)
         bodies = [read_body(_json(instance).encode(), shape) for instance in instances]
-        answers = await self._all([self._instance(item) for item in bodies], permits_taken=False)
+        answers = await self._service.all([self._instance(item) for item in bodies], permits_taken=False)
         for answer in answers:
             self._answered(request, "vertex_compatibility", answer)
         text = '{"predictions":[' + ",".join(answer.text for answer in answers) + "]}"
@@ -708,19 +508,43 @@ def _operation(method: str, codes: Sequence[str]) -> dict[str, object]:
     return {method: {"responses": {code: {"description": ""} for code in codes}}}
 
 
+def _labelled_text(labelled: Sequence[tuple[str, np.float32]]) -> str:
+    rows = [f'{{"score":{float_text(score)},"label":{_json(label)}}}' for label, score in labelled]
+    return "[" + ",".join(rows) + "]"
+
+
 def _sequence(value: str | list[str]) -> str | tuple[str, str]:
     if isinstance(value, str):
         return value
     return value[0] if len(value) == 1 else (value[0], value[1])
 
 
-def _span_fields(options: _Options, *, pooled: bool) -> dict[str, str]:
-    fields = {
-        "truncate": str(options.truncate).lower(),
-        "truncation_direction": options.direction.capitalize(),
-        "prompt_name": "None" if options.prompt_name is None else f'Some("{options.prompt_name}")',
-    }
-    if pooled:
-        fields["normalize"] = str(options.normalize).lower()
-        fields["dimensions"] = "None" if options.dimensions is None else f"Some({options.dimensions})"
-    return fields
+async def serve(arguments: Arguments, model: ServedModel, infer: Infer, log: Log, host: str) -> None:
+    """Binds the port, and serves until SIGTERM or SIGINT and then until every started request has its answer.
+
+    Raises:
+        StartError: the port cannot be bound.
+    """
+    server = Server(arguments, model, infer, log)
+    runner = web.AppRunner(
+        server.application(),
+        access_log=None,
+        # A client that goes away frees its permit at once (recording overload/22).
+        handler_cancellation=True,
+        # The router has no time limit of its own on idle connections.
+        keepalive_timeout=24 * 3600,
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, host, arguments.port, backlog=1024)
+    address = shown_address(host, arguments.port)
+    try:
+        await site.start()
+    except OSError as error:
+        raise StartError(f"Could not bind TCP Listener on {address}", os_error(error)) from None
+    stopped = signalled(log)
+    log.info(HTTP_SERVER, f"{SOURCE}:1880", f"Starting HTTP server: {address}")
+    log.info(HTTP_SERVER, f"{SOURCE}:1881", "Ready")
+    await stopped
+    await site.stop()
+    await server.drain(lambda: runner.server.connections if runner.server else [])
+    await runner.cleanup()

@@ -3,21 +3,20 @@
 import asyncio
 import json
 import os
-import signal
 import sys
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from local.engines.tei import models
 from local.engines.tei.arguments import Arguments
 from local.engines.tei.bert import Bert, InferenceError, TokenizedInput
 from local.engines.tei.infer import CPU_MAX_BATCH_REQUESTS, Backend, Forward, Infer, abort
-from local.engines.tei.logs import BACKEND, BACKEND_CANDLE, CORE_TOKENIZATION, HTTP_SERVER, ROUTER, SHUTDOWN, Log
+from local.engines.tei.logs import BACKEND, BACKEND_CANDLE, CORE_TOKENIZATION, ROUTER, Log
 from local.engines.tei.metrics import Metrics
-from local.engines.tei.server import ServedModel, Server
+from local.engines.tei.process import StartError
+from local.engines.tei.service import ServedModel
 from local.engines.tei.tokenization import Tokenization, ValidationError, find_prompt
 
 _GELU_NOTE = (
@@ -34,11 +33,8 @@ _MODEL_TYPES = (
 _BACKEND_MISSING = ("Could not create backend", "Could not start backend: Could not start a suitable backend")
 
 
-class StartError(Exception):
-    """An end before Ready with exit code 1: the router's `Error:` line and its cause."""
-
-    def __init__(self, message: str, cause: str | None = None) -> None:
-        super().__init__(message + (f"\n\nCaused by:\n    {cause}" if cause else ""))
+#: A build's server: binds its ports, serves until a signal, and returns when every started request has its answer.
+Serve = Callable[[Arguments, ServedModel, Infer, Log, str], Awaitable[None]]
 
 
 def _read_config(directory: Path) -> dict[str, Any]:
@@ -230,8 +226,7 @@ def _host(arguments: Arguments, log: Log) -> str:
         return "0.0.0.0"  # noqa: S104 - what the router does, for example with a pod's HOSTNAME
 
 
-async def _serve(arguments: Arguments, log: Log) -> None:
-
+async def _serve(arguments: Arguments, log: Log, serve: Serve) -> None:
     directory, served = _load(arguments, log)
     metrics = Metrics(served.max_input_length)
     workers = served.tokenization_workers
@@ -261,40 +256,11 @@ async def _serve(arguments: Arguments, log: Log) -> None:
         max_concurrent_requests=arguments.max_concurrent_requests,
         max_batch_tokens=arguments.max_batch_tokens,
     )
-    server = Server(arguments, served, infer, log)
-    host = _host(arguments, log)
-    address = f"[{host}]:{arguments.port}" if ":" in host else f"{host}:{arguments.port}"
-    runner = web.AppRunner(
-        server.application(),
-        access_log=None,
-        # A client that goes away frees its permit at once (recording overload/22).
-        handler_cancellation=True,
-        # The router has no time limit of its own on idle connections.
-        keepalive_timeout=24 * 3600,
-    )
-    await runner.setup()
-    site = web.TCPSite(runner, host, arguments.port, backlog=1024)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    try:
-        await site.start()
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise StartError(f"Could not bind TCP Listener on {address}", f"{reason} (os error {error.errno})") from None
-    # Only from here on: before it, SIGTERM ends a process, and PID 1 of a container ignores it (recording shutdown/).
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    log.info(HTTP_SERVER, "router/src/http/server.rs:1880", f"Starting HTTP server: {address}")
-    log.info(HTTP_SERVER, "router/src/http/server.rs:1881", "Ready")
-    await stop.wait()
-    log.info(SHUTDOWN, "router/src/shutdown.rs:27", "signal received, starting graceful shutdown")
-    await site.stop()
-    await server.drain(lambda: runner.server.connections if runner.server else [])
-    await runner.cleanup()
+    await serve(arguments, served, infer, log, _host(arguments, log))
 
 
-def run(arguments: Arguments, log: Log) -> int:
-    """Serves until a signal; returns the exit code."""
+def run(arguments: Arguments, log: Log, serve: Serve) -> int:
+    """Serves with the server of one build until a signal; returns the exit code."""
     log.always(models.sentence(arguments.model_id))
     log.info(ROUTER, "router/src/main.rs:216", arguments.debug_text())
     if arguments.hf_api_token is not None:
@@ -304,7 +270,7 @@ def run(arguments: Arguments, log: Log) -> int:
         )
         log.warn(ROUTER, "router/src/main.rs:235", message)
     try:
-        asyncio.run(_serve(arguments, log))
+        asyncio.run(_serve(arguments, log, serve))
     except StartError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
