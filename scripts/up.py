@@ -43,7 +43,7 @@ def _up(planned: Plan, node: cluster.Options, *, smoke: bool) -> int:
         # What an interrupted `make down` may have left describes objects of a cluster that is gone.
         embedded.remove()
     with console.reporter() as reporter:
-        programs = toolchain.ensure(toolchain.ALL, reporter)
+        programs = toolchain.ensure(toolchain.EMBEDDED, reporter)
         built = images.ensure(reporter)
         cluster.of_checkout(node).up(reporter, programs, built)
     environment = embedded.environment(programs)

@@ -7,6 +7,6 @@
 """
 
 from local.toolchain.errors import ToolchainError
-from local.toolchain.resolve import ALL, CLIENT, Found, ensure, find
+from local.toolchain.resolve import ALL, CLIENT, EMBEDDED, Found, ensure, find
 
-__all__ = ["ALL", "CLIENT", "Found", "ToolchainError", "ensure", "find"]
+__all__ = ["ALL", "CLIENT", "EMBEDDED", "Found", "ToolchainError", "ensure", "find"]

@@ -45,6 +45,8 @@ class GoProgram:
     version_of: str = ""
     version: str = ""
     ldflags: str = ""
+    #: Build tags, separated by spaces.
+    tags: str = ""
     #: Cold, two cores, in the order of the table: what an earlier one of the same folder compiled is there already.
     usual_seconds: int = 60
     #: Writes files into the copied module folder that are needed to compile; called with it, the environment and a log.
@@ -56,7 +58,8 @@ class GoProgram:
         return (self.version or required_version(self.folder, self.version_of)).removeprefix("v")
 
     def entry(self) -> Entry:
-        return _entry(self.name, self.folder, self.package, self._ldflags(), getattr(self.prepare, "__name__", ""))
+        prepare = getattr(self.prepare, "__name__", "")
+        return _entry(self.name, self.folder, self.package, self._ldflags(), prepare, *self._tags())
 
     def path(self) -> Path:
         return self.entry().path / self.name
@@ -70,10 +73,14 @@ class GoProgram:
             env = go_environment(source)
             if self.prepare:
                 self.prepare(source, env, entry.log)
-            argv = ["go", "build", "-ldflags", self._ldflags(), "-o", os.fspath(out / self.name), self.package]
+            flags = ["-ldflags", self._ldflags(), *self._tags()]
+            argv = ["go", "build", *flags, "-o", os.fspath(out / self.name), self.package]
             run_logged(argv, what=f"building {self.name}", log=entry.log, server=_SERVER, cwd=source, env=env)
 
         entry.obtain(reporter, produce)
+
+    def _tags(self) -> list[str]:
+        return ["-tags", self.tags] if self.tags else []
 
     def _ldflags(self) -> str:
         version = self.pinned

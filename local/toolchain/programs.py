@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from local.toolchain.debian import DebianFiles
 from local.toolchain.golang import MODULES, GoModuleFile, GoProgram, module_dir
+from local.toolchain.process import run_logged
 
 Version = tuple[int, ...]
 
@@ -43,6 +45,74 @@ def _provider_schema(source: Path, env: dict[str, str], log: Path) -> None:
 #: Has to be that of the Python package in pyproject.toml, or the engine warns of a mismatch.
 PROVIDER_VERSION = "4.25.0"
 
+
+def _few_providers(source: Path, env: dict[str, str], log: Path) -> None:
+    """A copy of External Secrets' module whose two lists of plug-ins are those of our folder.
+
+    Its controllers import the lists themselves, so there is no main to write without them, and Go's own -overlay
+    refuses files of the module cache.
+    """
+    module = "github.com/external-secrets/external-secrets"
+    upstream = source / "upstream"
+    # Contents without modes: everything in Go's module cache is read-only.
+    shutil.copytree(module_dir(module, source, env, log), upstream, copy_function=shutil.copyfile)
+    for kind in ("provider", "generator"):
+        target = upstream / "pkg" / kind / "register"
+        target.chmod(0o755)
+        shutil.copyfile(source / kind / "register.go", target / "register.go")
+    run_logged(
+        ["go", "mod", "edit", f"-replace={module}=./upstream"],
+        what="preparing the module of External Secrets",
+        log=log,
+        server="the Go module proxy",
+        cwd=source,
+        env=env,
+    )
+
+
+#: Prometheus numbers its Go module 0.XYY.Z for release X.Y.Z, because it breaks its Go interfaces in any release.
+PROMETHEUS_VERSION = "3.16.0"
+
+_PROMETHEUS_COMMON = "-X github.com/prometheus/common/version.Version={version}"
+
+
+def _prometheus(name: str, usual_seconds: int) -> GoProgram:
+    return GoProgram(
+        name,
+        MODULES / "prometheus",
+        f"github.com/prometheus/prometheus/cmd/{name}",
+        version=PROMETHEUS_VERSION,
+        ldflags=_PROMETHEUS_COMMON,
+        # Discovery by Kubernetes only: the clients of all clouds would double what is compiled.
+        tags="remove_all_sd enable_kubernetes_sd",
+        usual_seconds=usual_seconds,
+    )
+
+
+def _prometheus_operator(name: str, command: str, usual_seconds: int) -> GoProgram:
+    module = "github.com/prometheus-operator/prometheus-operator"
+    return GoProgram(
+        name,
+        MODULES / "prometheus-operator",
+        f"{module}/cmd/{command}",
+        module,
+        ldflags=_PROMETHEUS_COMMON,
+        usual_seconds=usual_seconds,
+    )
+
+
+def _keda(name: str, command: str, usual_seconds: int) -> GoProgram:
+    module = "github.com/kedacore/keda/v2"
+    return GoProgram(
+        name,
+        MODULES / "keda",
+        f"{module}/cmd/{command}",
+        module,
+        ldflags=f"-X {module}/version.Version={{version}}",
+        usual_seconds=usual_seconds,
+    )
+
+
 #: Built in this order, and so that what shares dependencies stands together.
 GO_PROGRAMS: tuple[GoProgram | GoModuleFile, ...] = (
     GoProgram("etcd", _KUBERNETES, "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", usual_seconds=77),
@@ -78,6 +148,36 @@ GO_PROGRAMS: tuple[GoProgram | GoModuleFile, ...] = (
         ldflags="-X main.version={version}",
         usual_seconds=360,
         prepare=_provider_schema,
+    ),
+    GoProgram(
+        "metrics-server",
+        MODULES / "metrics-server",
+        "sigs.k8s.io/metrics-server/cmd/metrics-server",
+        "sigs.k8s.io/metrics-server",
+        ldflags="-X k8s.io/client-go/pkg/version.gitVersion=v{version}",
+        usual_seconds=120,
+    ),
+    _prometheus("prometheus", 80),
+    _prometheus("promtool", 30),
+    _prometheus_operator("prometheus-operator", "operator", 110),
+    _prometheus_operator("prometheus-config-reloader", "prometheus-config-reloader", 14),
+    _keda("keda-operator", "operator", 360),
+    _keda("keda-adapter", "adapter", 93),
+    _keda("keda-admission-webhooks", "webhooks", 6),
+    GoProgram(
+        "external-secrets",
+        MODULES / "external-secrets",
+        "github.com/external-secrets/external-secrets",
+        "github.com/external-secrets/external-secrets",
+        usual_seconds=120,
+        prepare=_few_providers,
+    ),
+    GoProgram(
+        "kube-score",
+        MODULES / "kube-score",
+        "github.com/zegl/kube-score/cmd/kube-score",
+        "github.com/zegl/kube-score",
+        usual_seconds=30,
     ),
 )
 

@@ -34,12 +34,30 @@ _DEBIAN = {name: package for package in DEBIAN_FILES for name in package.files}
 #: Every name that ensure knows.
 ALL: tuple[str, ...] = (*_GO, *_DEBIAN, *SYSTEM_PROGRAMS)
 
+#: What only the tests of rules and manifests run.
+JUDGES: tuple[str, ...] = ("promtool", "kube-score")
+
+#: What `make up` needs.
+EMBEDDED: tuple[str, ...] = tuple(name for name in ALL if name not in JUDGES)
+
 #: What a machine needs that deploys to somebody else's cluster. Builds on macOS and without root.
 CLIENT: tuple[str, ...] = ("kubectl", "pulumi", "pulumi-language-python-exec", "pulumi-resource-kubernetes")
 
 #: MiB that a build leaves in Go's caches and in ours, by folder: estimates whose sum is the 14 GB that Go's two caches
 #: held after everything (docs/toolchain.md).
-_NEEDED_MIB = {"kubernetes": 4500, "pulumi": 3500, "pulumi-kubernetes": 4500, "coredns": 1300, "pause": 200}
+_NEEDED_MIB = {
+    "kubernetes": 4500,
+    "pulumi": 3500,
+    "pulumi-kubernetes": 4500,
+    "coredns": 1300,
+    "pause": 200,
+    "metrics-server": 900,
+    "prometheus": 1500,
+    "prometheus-operator": 1200,
+    "keda": 4000,
+    "external-secrets": 1200,
+    "kube-score": 300,
+}
 
 
 @dataclass(frozen=True)

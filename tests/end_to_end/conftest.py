@@ -19,7 +19,7 @@ from tests.end_to_end.deployment import STACK, Deployment
 @pytest.fixture(scope="session")
 def programs() -> dict[str, Path]:
     """The toolchain, built if need be."""
-    return toolchain.ensure(toolchain.ALL, PlainReporter())
+    return toolchain.ensure(toolchain.EMBEDDED, PlainReporter())
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,6 @@
+//go:build tools
+
+// Package tools names the programs to build, so that go.mod and go.sum cover them.
+package tools
+
+import _ "github.com/zegl/kube-score/cmd/kube-score"
