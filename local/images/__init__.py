@@ -4,6 +4,7 @@ for archive in set(ensure(reporter).values()):
     ctr -n k8s.io image import ARCHIVE      # brings all names of that image
 """
 
+import shutil
 from pathlib import Path
 
 from local.images import base, engine, names
@@ -38,21 +39,36 @@ def ensure(reporter: Reporter) -> dict[str, Path]:
         names.PAUSE: _static_program("pause", names.PAUSE, reporter),
         names.COREDNS: _static_program("coredns", names.COREDNS, reporter),
     }
+    images |= {image.name: operator(image, reporter) for image in names.OPERATORS}
     return images | dict.fromkeys(names.TEI_NAMES, tei(reporter))
 
 
-def _static_program(program: str, name: str, reporter: Reporter) -> Path:
-    """An image of one static program in the root folder."""
+def operator(image: names.OperatorImage, reporter: Reporter) -> Path:
+    """The OCI layout tar of an operator's image; see ensure."""
+    return _static_program(
+        image.program, image.name, reporter, path=image.path, user=image.user, writable=image.writable
+    )
+
+
+def _static_program(
+    program: str, name: str, reporter: Reporter, *, path: str = "", user: str = "", writable: str = ""
+) -> Path:
+    """An image of one static program, in the root folder unless ``path`` says where."""
     (entry_of_program,) = (p.entry() for p in GO_PROGRAMS if p.name == program)
-    config = ImageConfig(entrypoint=[f"/{program}"], architecture=target()[1])
+    path = path or f"/{program}"
+    config = ImageConfig(entrypoint=[path], architecture=target()[1], working_dir=writable or "/", user=user)
     entry = Entry(f"image-{program}", content_key([entry_of_program.key, name, repr(config), _OWN_SOURCE]))
 
     def produce(work: Path, out: Path) -> None:
         layer = work / "layer"
-        layer.mkdir()
-        copied = layer / program
-        copied.write_bytes(ensure_programs([program], reporter)[program].read_bytes())
+        copied = layer / path.lstrip("/")
+        copied.parent.mkdir(parents=True)
+        shutil.copyfile(ensure_programs([program], reporter)[program], copied)
         copied.chmod(0o755)
+        if writable:
+            folder = layer / writable.lstrip("/")
+            folder.mkdir()
+            folder.chmod(0o777)
         write_layer(layer, work / "layer.tar", owner=0)
         write_image([work / "layer.tar"], config, [name], out / "image.tar")
 

@@ -4,12 +4,75 @@
 No registry answers under either name, so a missing import fails at once instead of pulling something else.
 """
 
+from dataclasses import dataclass
+
 #: containerd's ``sandbox_image``. One static binary, local/toolchain/go/pause.
 PAUSE = "built.local/pause:embedded"
 
 #: CoreDNS from its own Go module. The binary is /coredns; it has no file capabilities, so a pod that is not root
 #: has to listen on a port above 1024 (Service port 53 to that port).
 COREDNS = "built.local/coredns:1.15.0"
+
+
+@dataclass(frozen=True)
+class OperatorImage:
+    """The image of an operator: one static binary, at the path that upstream's manifests start.
+
+    ``user`` is that of the upstream image: manifests that ask for runAsNonRoot without naming a user rely on it.
+    ``writable`` is a folder that any user may write to, and the working directory.
+    """
+
+    program: str
+    upstream: str
+    path: str
+    user: str
+    writable: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is imported as: the upstream name below ``built.local``, so that a prefix maps one to the other."""
+        return f"built.local/{self.upstream}"
+
+
+#: Tags are those of the releases that the Go modules belong to; tests compare them with go.mod and the catalogue.
+OPERATORS = (
+    OperatorImage(
+        "metrics-server", "registry.k8s.io/metrics-server/metrics-server:v0.9.0", "/metrics-server", user="65534"
+    ),
+    OperatorImage(
+        "prometheus",
+        "quay.io/prometheus/prometheus:v3.16.0",
+        "/bin/prometheus",
+        user="65534",
+        writable="/prometheus",
+    ),
+    OperatorImage(
+        "prometheus-operator",
+        "quay.io/prometheus-operator/prometheus-operator:v0.85.0",
+        "/bin/operator",
+        user="65534",
+    ),
+    OperatorImage(
+        "prometheus-config-reloader",
+        "quay.io/prometheus-operator/prometheus-config-reloader:v0.85.0",
+        "/bin/prometheus-config-reloader",
+        user="65534",
+    ),
+    OperatorImage("keda-operator", "ghcr.io/kedacore/keda:2.20.2", "/keda", user="65532:65532"),
+    OperatorImage(
+        "keda-adapter", "ghcr.io/kedacore/keda-metrics-apiserver:2.20.2", "/keda-adapter", user="65532:65532"
+    ),
+    OperatorImage(
+        "keda-admission-webhooks",
+        "ghcr.io/kedacore/keda-admission-webhooks:2.20.2",
+        "/keda-admission-webhooks",
+        user="65532:65532",
+    ),
+    # Two providers of its many: local/toolchain/go/external-secrets/provider.
+    OperatorImage(
+        "external-secrets", "ghcr.io/external-secrets/external-secrets:v0.16.2", "/bin/external-secrets", user="65534"
+    ),
+)
 
 #: The TEI stand-in (local/engines/tei) takes the official image's place under this repository, with the official tags.
 TEI_REPOSITORY = "stand-in.local/huggingface/text-embeddings-inference"

@@ -24,7 +24,7 @@ _CREATED = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """How a container of the image starts, as in the OCI image configuration; without a user it runs as root."""
+    """How a container of the image starts, as in the OCI image configuration; without ``user`` it runs as root."""
 
     entrypoint: Sequence[str]
     architecture: str
@@ -33,6 +33,7 @@ class ImageConfig:
     labels: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[str] = ()
     working_dir: str = "/"
+    user: str = ""
 
     def document(self, diff_ids: Sequence[str]) -> dict[str, Any]:
         """The configuration's JSON; ``diff_ids`` are the digests of the uncompressed layers, lowest first."""
@@ -47,7 +48,8 @@ class ImageConfig:
                 "Labels": dict(sorted(self.labels.items())),
                 "ExposedPorts": {port: {} for port in self.ports},
                 "WorkingDir": self.working_dir,
-            },
+            }
+            | ({"User": self.user} if self.user else {}),
             "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         }
 
