@@ -5,7 +5,7 @@ TIER ?=
 ARGS ?=
 PYTHON ?= python3
 
-TIERS := core program policy local cluster
+TIERS := core program policy promql local cluster
 RUN := .venv/bin/python -m
 # Another lock is another stamp, so a stale environment is brought up to date by whatever is run next.
 STAMP := .venv/.installed-$(shell cat requirements-bootstrap.lock requirements.lock pyproject.toml | cksum | tr -cd 0-9)
@@ -47,7 +47,7 @@ shell: $(STAMP) ## A shell with kubectl and pulumi for the embedded cluster
 toolchain: $(STAMP) ## Build or find the programs and images that make up uses
 	@$(RUN) local.toolchain build $(ARGS)
 
-test: $(STAMP) ## All tests, or those of one TIER: core program policy local cluster
+test: $(STAMP) ## All tests, or those of one TIER: core program policy promql local cluster
 	$(if $(filter-out $(TIERS),$(TIER)),$(error TIER=$(TIER) is not one of: $(TIERS)))
 	@$(RUN) pytest $(if $(TIER),-m $(TIER)) $(ARGS)
 
