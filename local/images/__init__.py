@@ -5,11 +5,14 @@ for archive in set(ensure(reporter).values()):
 """
 
 import shutil
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from local.images import base, engine, names
 from local.images.oci import ImageConfig, write_image, write_layer
 from local.report import Reporter
+from local.toolchain import ToolchainError
 from local.toolchain import ensure as ensure_programs
 from local.toolchain.cache import Entry, content_key
 from local.toolchain.golang import target
@@ -29,18 +32,30 @@ _STAND_IN = (
 )
 
 
-def ensure(reporter: Reporter) -> dict[str, Path]:
+def ensure(reporter: Reporter, only: Collection[str] | None = None) -> dict[str, Path]:
     """Image name -> OCI layout tar that holds the image under that name and all its others.
 
-    A tar's path changes with its content. Needs root on Debian unless everything is in the cache; raises
-    ToolchainError.
+    ``only`` names the images that are needed; None means all. A tar's path changes with its content. Needs root on
+    Debian unless everything is in the cache; raises ToolchainError, also for a name that is not built here.
     """
-    images = {
-        names.PAUSE: _static_program("pause", names.PAUSE, reporter),
-        names.COREDNS: _static_program("coredns", names.COREDNS, reporter),
-    }
-    images |= {image.name: operator(image, reporter) for image in names.OPERATORS}
-    return images | dict.fromkeys(names.TEI_NAMES, tei(reporter))
+    made: dict[str, Path] = {}
+    for called, make in _makers(reporter):
+        if chosen := [name for name in called if only is None or name in only]:
+            made |= dict.fromkeys(chosen, make())
+    if unknown := sorted(set(only or ()) - set(made)):
+        known = ", ".join(name for called, _ in _makers(reporter) for name in called)
+        raise ToolchainError(f"image {unknown[0]} is not built here; built are {known}")
+    return made
+
+
+def _makers(reporter: Reporter) -> list[tuple[Sequence[str], Callable[[], Path]]]:
+    """Names of an image, and what makes it."""
+    return [
+        ((names.PAUSE,), partial(_static_program, "pause", names.PAUSE, reporter)),
+        ((names.COREDNS,), partial(_static_program, "coredns", names.COREDNS, reporter)),
+        *(((image.name,), partial(operator, image, reporter)) for image in names.OPERATORS),
+        (names.TEI_NAMES, partial(tei, reporter)),
+    ]
 
 
 def operator(image: names.OperatorImage, reporter: Reporter) -> Path:

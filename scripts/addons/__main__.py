@@ -66,7 +66,8 @@ class Sources:
         """A writable copy of the module of an add-on."""
         target = self._work / name
         if not target.exists():
-            module = golang.MODULES / name
+            # In a copy, because Go may write beside go.mod.
+            module = Path(shutil.copytree(golang.MODULES / name, self._work / "go" / name))
             # Contents without modes: everything in Go's module cache is read-only.
             source = golang.module_dir(_MODULES[name], module, golang.go_environment(module), self._work / "go.log")
             shutil.copytree(source, target, copy_function=shutil.copyfile)

@@ -51,8 +51,7 @@ class Kit:
 def kit() -> Iterator[Kit]:
     reporter = PlainReporter()
     programs = toolchain.ensure(cluster.PROGRAMS, reporter)
-    needed = {name: images.ensure(reporter)[name] for name in (names.PAUSE, names.COREDNS)}
-    kit = Kit(programs, needed)
+    kit = Kit(programs, images.ensure(reporter, (names.PAUSE, names.COREDNS)))
     yield kit
     for made in kit.made:
         made.down(Lines())
