@@ -253,6 +253,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": f"{pki}/kubelet-serving.crt",
             "tlsPrivateKeyFile": f"{pki}/kubelet-serving.key",
+            # How soon a pod sees a change of a mounted Secret, and Prometheus what to scrape. 1m by default.
+            "syncFrequency": "10s",
             "clusterDNS": [DNS_ADDRESS],
             "clusterDomain": CLUSTER_DOMAIN,
             "resolvConf": self._in("config/resolv.conf"),

@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ _ORDER = (
     "ValidatingWebhookConfiguration",
 )
 
-#: Where a schema holds other schemas: one, a list, or some by name.
-_SCHEMA, _SCHEMAS, _NAMED = ("items", "additionalProperties", "not"), ("allOf", "anyOf", "oneOf"), ("properties",)
+#: Where a schema holds another one, or a list of them.
+_SCHEMA, _SCHEMAS = ("items", "additionalProperties", "not"), ("allOf", "anyOf", "oneOf")
 
 
 class Sources:
@@ -151,7 +151,7 @@ def documents(text: str) -> list[Object]:
 def files(name: str, sources: Sources) -> dict[str, str]:
     """File name -> text of an add-on. Raises CommandError where the catalogue's row does not fit the objects."""
     made = ADDONS[name](sources)
-    crds = [_small(one) for one in made if one["kind"] == "CustomResourceDefinition"]
+    crds = [small(one) for one in made if one["kind"] == "CustomResourceDefinition"]
     others = sorted((one for one in made if one["kind"] != "CustomResourceDefinition"), key=_order)
     for one in others:
         if one["kind"] == "Namespace":
@@ -179,11 +179,11 @@ def images(objects: Iterable[Object]) -> set[str]:
     return found
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 1 when --check finds a file stale."""
     parser = parser_of("scripts.addons", __doc__, _EXAMPLE)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale instead of writing it")
-    check = parser.parse_args().check
+    check = parser.parse_args(arguments).check
     with console.reporter() as reporter, tempfile.TemporaryDirectory(prefix="addons-") as work:
         sources = Sources(Path(work), reporter)
         wanted = {FOLDER / name / file: text for name in ADDONS for file, text in files(name, sources).items()}
@@ -232,7 +232,7 @@ def _order(one: Object) -> int:
     return _ORDER.index(one["kind"]) if one["kind"] in _ORDER else len(_ORDER)
 
 
-def _small(crd: Object) -> Object:
+def small(crd: Object) -> Object:
     """A CustomResourceDefinition without its status and without the descriptions in its schemas."""
     crd.pop("status", None)
     for version in crd["spec"]["versions"]:
@@ -250,10 +250,9 @@ def _undescribed(schema: Any) -> Any:
     for key in _SCHEMAS:
         if key in made:
             made[key] = [_undescribed(one) for one in made[key]]
-    for key in _NAMED:
-        if key in made:
-            # Here keys are names of fields, one of which may be "description".
-            made[key] = {name: _undescribed(one) for name, one in made[key].items()}
+    if "properties" in made:
+        # Here keys are names of fields, one of which may be "description".
+        made["properties"] = {name: _undescribed(one) for name, one in made["properties"].items()}
     return made
 
 
