@@ -119,7 +119,20 @@ def scaled_object(changes: Changes = None) -> Object:
             "spec": {
                 "scaleTargetRef": {"name": "embed"},
                 "minReplicaCount": 2,
-                "triggers": [{"type": "prometheus", "metadata": {"query": query, "threshold": "16"}}],
+                "maxReplicaCount": 4,
+                "fallback": {"failureThreshold": 3, "replicas": 2, "behavior": "currentReplicasIfHigher"},
+                "triggers": [
+                    {
+                        "type": "prometheus",
+                        "metricType": "AverageValue",
+                        "metadata": {
+                            "serverAddress": "http://prometheus-operated.monitoring.svc.cluster.local:9090",
+                            "query": query,
+                            "threshold": "16",
+                            "ignoreNullValues": "false",
+                        },
+                    }
+                ],
             },
         },
         changes,
@@ -132,7 +145,10 @@ def autoscaler(changes: Changes = None) -> Object:
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
             "metadata": _metadata(),
-            "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "embed"}},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "embed"},
+                "metrics": [{"type": "Pods", "pods": {"metric": {"name": "te_queue_size"}}}],
+            },
         },
         changes,
     )
@@ -148,6 +164,31 @@ def budget(changes: Changes = None) -> Object:
                 "maxUnavailable": 1,
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
                 "selector": {"matchLabels": dict(LABELS)},
+            },
+        },
+        changes,
+    )
+
+
+def network_policy(changes: Changes = None) -> Object:
+    """Admits the app's pods and Prometheus to the port http of TEI."""
+    return changed(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": _metadata(),
+            "spec": {
+                "podSelector": {"matchLabels": dict(LABELS)},
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    {
+                        "from": [
+                            {"podSelector": {"matchLabels": {"app": "rag-api"}}},
+                            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+                        ],
+                        "ports": [{"port": "http"}],
+                    }
+                ],
             },
         },
         changes,

@@ -15,6 +15,7 @@ from tests.core.kubernetes import (
     autoscaler,
     changed,
     deployment,
+    network_policy,
     scaled_object,
     tei,
 )
@@ -41,7 +42,7 @@ def on_gpu(product: str, tag: str = ":89-1.9.3") -> dict[str, Any]:
 
 
 def test_a_good_deployment_and_its_scaler_pass_every_rule() -> None:
-    assert rules.judge([deployment(), scaled_object()]) == []
+    assert rules.judge([deployment(), network_policy(), scaled_object()]) == []
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -258,7 +259,7 @@ def test_what_cannot_work_is_refused_with_place_and_fix(
     [message] = said(rule, given)
     assert [word for word in (place, *words) if word not in message] == []
     assert HF_TOKEN not in message
-    others = {found.rule for found in rules.judge([given]) if found.rule != rule}
+    others = {found.rule for found in rules.judge([given, network_policy()]) if found.rule != rule}
     assert others <= {"image-and-gpu", "image-version", "budgets", "engine-settings"}, "one mistake, one refusal"
 
 
@@ -360,14 +361,15 @@ def test_alerts_and_autoscalers_name_metrics_that_exist() -> None:
 
 
 def test_a_scaler_without_prometheus_is_not_asked_for_a_query() -> None:
-    assert said("scaling-signal", scaled_object({"spec.triggers": [{"type": "cron", "metadata": {}}]})) == []
+    cron = scaled_object({"spec.triggers": [{"type": "cron", "metadata": {}}]})
+    assert [said(rule, cron) for rule in ("scaling-signal", "scaling-query", "scaled-object")] == [[], [], []]
 
 
 def test_case_94_a_value_that_is_not_known_is_reported_once_and_not_passed() -> None:
     given = deployment({f"{CONTAINER}.image": UNKNOWN})
     verdict = rules.judge_object(RULES["image-version"], given)
     assert (verdict.violations, verdict.unknown) == ((), "spec.template.spec.containers[0].image")
-    [found] = rules.judge([given])
+    found = next(one for one in rules.judge([given, network_policy()]) if one.subject is given)
     assert found.rule == UNKNOWN_VALUES
     assert str(found).startswith("Deployment rag/embed: spec.template.spec.containers[0].image: not known")
     assert "image-and-gpu, image-version, probes, budgets" in str(found)
@@ -375,7 +377,7 @@ def test_case_94_a_value_that_is_not_known_is_reported_once_and_not_passed() -> 
 
 def test_an_unknown_value_that_no_rule_needs_is_accepted() -> None:
     given = deployment({f"{POD}.serviceAccountName": UNKNOWN, "metadata.uid": UNKNOWN})
-    assert rules.judge([given]) == []
+    assert rules.judge([given, network_policy()]) == []
 
 
 def test_what_was_found_before_an_unknown_value_is_still_said() -> None:

@@ -14,6 +14,7 @@ from tests.core.kubernetes import (
     budget,
     deployment,
     monitor,
+    network_policy,
     scaled_object,
     service,
 )
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.core
 
 Objects = list[dict[str, Any]]
 RULES: dict[str, SetRule] = {rule.id: rule for rule in SET_RULES}
-GOOD = [deployment(), service(), monitor(), scaled_object(), budget()]
+GOOD = [deployment(), service(), monitor(), scaled_object(), budget(), network_policy()]
 
 
 def said(rule: str, given: Objects) -> list[str]:
@@ -41,7 +42,7 @@ def test_objects_that_fit_together_pass_every_rule() -> None:
         [],
         [{}],
         [{"kind": kind} for kind in ("Deployment", "Service")],
-        [deployment({"spec.replicas": 3, "spec.template.metadata": ABSENT})],
+        [deployment({"spec.replicas": 3, f"{CONTAINER}.image": "app:1.0", "spec.template.metadata": ABSENT})],
     ],
 )
 @pytest.mark.parametrize("rule", RULES)
@@ -218,11 +219,22 @@ def test_two_budgets_over_the_same_pods_are_refused() -> None:
             [deployment(), budget({"spec.maxUnavailable": UNKNOWN})],
             "PodDisruptionBudget rag/embed: spec.maxUnavailable",
         ),
+        (
+            "gpu-scaling, scale-to-zero",
+            [deployment(), scaled_object({"spec.triggers": UNKNOWN, "spec.minReplicaCount": 0})],
+            "ScaledObject rag/embed: spec.triggers",
+        ),
+        (
+            "network-policy",
+            [deployment(), network_policy({"spec.podSelector": UNKNOWN})],
+            "NetworkPolicy rag/embed: spec.podSelector",
+        ),
     ],
 )
 def test_case_94_what_objects_do_not_say_before_they_exist_is_reported(rule: str, given: Objects, place: str) -> None:
-    [found] = rules.judge(given)
-    assert found.rule == UNKNOWN_VALUES
+    told = rules.judge([*given, network_policy()])
+    assert {one.rule for one in told} == {UNKNOWN_VALUES}
+    [found] = [one for one in told if one.subject["kind"] == "Stack"]
     assert [word for word in (rule, place) if word not in str(found)] == []
 
 
@@ -244,4 +256,4 @@ def test_every_rule_is_mandatory_where_others_rely_on_it(rule: Rule) -> None:
 
 def test_what_leaks_or_cannot_start_is_mandatory_on_a_laptop_too() -> None:
     advisory = {rule.id for rule in rules.ALL if rule.levels["local"] is Level.ADVISORY}
-    assert advisory == {"image-version", "budgets", "pod-security", "disruption-budget"}
+    assert advisory == {"image-version", "budgets", "pod-security", "disruption-budget", "network-policy"}

@@ -19,8 +19,10 @@ from tests.core.kubernetes import (
     POD,
     autoscaler,
     budget,
+    changed,
     deployment,
     monitor,
+    network_policy,
     scaled_object,
     service,
     tei,
@@ -45,7 +47,15 @@ class Preview:
 
     def violations(self, level: str) -> set[str]:
         """Names of the policies that the engine reports at a level."""
-        return set(re.findall(rf"- \[{level}\]\s+([a-z-]+)", self.output))
+        return {policy for policy, _ in self.places(level)}
+
+    def places(self, level: str) -> list[tuple[str, str]]:
+        """Each violation at a level: name of the policy, and namespace of the object (empty where it has none)."""
+        # - [mandatory]  rule  (type: resource)
+        #   title
+        #   Kind namespace/name: place: what is wrong
+        found = re.findall(rf"- \[{level}\] +([a-z-]+).*\n.*\n *\w+(?: ([a-z-]+)/)?", self.output)
+        return [(policy, where) for policy, where in found]
 
 
 #: The provider previews against a server that does not answer, with a warning.
@@ -114,7 +124,8 @@ def blueprint(bin_dir: Path, tmp_path: Path) -> Engine:
     return Engine(project, "local", bin_dir, tmp_path / "state")
 
 
-GOOD = [deployment(), service(), monitor(), scaled_object(), budget()]
+GOOD = [deployment(), service(), monitor(), scaled_object(), budget(), network_policy()]
+CPU_TRIGGER = {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "60"}}
 
 # Rule -> a stack that breaks it and no other rule.
 BAD: dict[str, Objects] = {
@@ -124,6 +135,8 @@ BAD: dict[str, Objects] = {
     "probes": [deployment({f"{CONTAINER}.livenessProbe.httpGet.path": "/health"})],
     "budgets": [deployment({f"{CONTAINER}.startupProbe.failureThreshold": 60})],
     "scaling-signal": [scaled_object({"spec.triggers.0.metadata.query": "sum(te_queue_length)"})],
+    "scaling-query": [scaled_object({"spec.triggers.0.metadata.query": "te_queue_size"})],
+    "scaled-object": [scaled_object({"spec.triggers.0.metadata.ignoreNullValues": ABSENT})],
     "secrets-in-env": [tei(HF_TOKEN="made-up")],
     "service-links": [deployment({f"{POD}.enableServiceLinks": ABSENT})],
     "pod-security": [deployment({f"{CONTAINER}.securityContext.capabilities": ABSENT})],
@@ -131,15 +144,22 @@ BAD: dict[str, Objects] = {
     "engine-settings": [tei(AUTO_TRUNCATE="yes")],
     "replicas-beside-scaler": [deployment({"spec.replicas": 2}), scaled_object()],
     "one-scaler": [deployment(), scaled_object(), autoscaler({"spec.maxReplicas": 3})],
+    "gpu-scaling": [deployment(), scaled_object({"spec.triggers.1": CPU_TRIGGER})],
+    "scale-to-zero": [deployment(), scaled_object({"spec.minReplicaCount": 0})],
     "monitor-reaches-service": [deployment(), service(), monitor({"spec.endpoints.0.port": "metrics"})],
     "disruption-budget": [deployment(), budget({"spec.maxUnavailable": 0})],
-    "unknown-values": [deployment({f"{CONTAINER}.image": UNKNOWN})],
-    "unknown-values-in-stack": [deployment(), scaled_object({"spec.scaleTargetRef.name": UNKNOWN})],
+    "network-policy": [deployment(), network_policy({"spec.podSelector.matchLabels": {"app": "rag-api"}})],
 }
+UNKNOWN_VALUES: Objects = [
+    deployment({f"{CONTAINER}.image": UNKNOWN}),
+    deployment({"metadata.name": "other"}),
+    scaled_object({"spec.scaleTargetRef.name": UNKNOWN}),
+    network_policy(),
+]
 
 
 def test_there_is_a_bad_stack_for_every_rule() -> None:
-    assert set(BAD) == {rule.id for rule in rules.ALL} | {"unknown-values", "unknown-values-in-stack"}
+    assert set(BAD) == {rule.id for rule in rules.ALL}
 
 
 def test_a_good_stack_is_accepted(engine: Engine) -> None:
@@ -148,22 +168,42 @@ def test_a_good_stack_is_accepted(engine: Engine) -> None:
     assert (found.violations("mandatory"), found.violations("advisory")) == (set(), set())
 
 
+@pytest.fixture(scope="module")
+def refused(engine: Engine) -> Preview:
+    """All bad stacks in one preview, each in a namespace with the name of the rule that it breaks."""
+    together = []
+    for rule, objects in BAD.items():
+        for given in objects if rule == "network-policy" else [*objects, network_policy()]:
+            together.append(changed(given, {"metadata.namespace": rule}))
+    return engine.preview_of(together, "prod")
+
+
 @pytest.mark.parametrize("rule", BAD)
-def test_a_bad_stack_is_refused_at_preview(engine: Engine, rule: str) -> None:
-    found = engine.preview_of(BAD[rule], "prod")
+def test_a_bad_stack_is_refused_at_preview_by_its_rule_alone(refused: Preview, rule: str) -> None:
+    assert [policy for policy, where in refused.places("mandatory") if where == rule] == [rule], refused.output
+
+
+def test_a_preview_with_mandatory_violations_fails_and_says_nothing_else(refused: Preview) -> None:
+    assert refused.code != 0, refused.output
+    assert sorted(refused.places("mandatory")) == sorted((rule, rule) for rule in BAD)
+    assert refused.violations("advisory") == set()
+    assert "Traceback" not in refused.output
+
+
+def test_case_94_values_that_are_not_known_at_preview_are_refused(engine: Engine) -> None:
+    found = engine.preview_of(UNKNOWN_VALUES, "prod")
     assert found.code != 0, found.output
-    assert found.violations("mandatory") == {rule}, found.output
-    assert "Traceback" not in found.output
+    assert found.violations("mandatory") == {"unknown-values", "unknown-values-in-stack"}, found.output
 
 
 def test_on_a_laptop_a_floating_tag_is_shown_and_accepted(engine: Engine) -> None:
-    found = engine.preview_of(BAD["image-version"], "local")
+    found = engine.preview_of([*BAD["image-version"], network_policy()], "local")
     assert found.code == 0, found.output
     assert (found.violations("mandatory"), found.violations("advisory")) == (set(), {"image-version"})
 
 
 def test_without_the_levels_of_an_environment_the_strictest_hold(engine: Engine) -> None:
-    found = engine.preview_of(BAD["image-version"])
+    found = engine.preview_of([*BAD["image-version"], network_policy()])
     assert found.code != 0
     assert found.violations("mandatory") == {"image-version"}
 

@@ -19,7 +19,7 @@ from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 from infra.core import rules
 from local.paths import CHECKOUT
 from policies import pack
-from tests.core.kubernetes import CONTAINER, deployment, scaled_object
+from tests.core.kubernetes import CONTAINER, deployment, network_policy, scaled_object
 
 pytestmark = pytest.mark.policy
 
@@ -47,6 +47,8 @@ class Engine:
         self.resources.append(PolicyResource(token, after, urn, "name", OPTIONS, None, None, [], {}))
 
     def finish(self) -> list[tuple[str, str, str | None]]:
+        """What is said at the end of a stack that has a NetworkPolicy for its engines."""
+        self.register("kubernetes:networking.k8s.io/v1:NetworkPolicy", network_policy())
         for policy in self.policies.values():
             if isinstance(policy, StackValidationPolicy):
                 policy.validate(StackValidationArgs(self.resources), self._reporter(policy, None))
@@ -108,9 +110,12 @@ def test_case_93_what_is_no_single_object_is_left_to_the_objects_it_makes(
 def test_case_94_an_unknown_value_is_a_violation() -> None:
     engine = Engine()
     engine.register(DEPLOYMENT, deployment({f"{CONTAINER}.image": UNKNOWN_STRING_VALUE}))
-    [(policy, message, urn)] = engine.finish()
-    assert (policy, urn) == ("unknown-values", f"urn:{DEPLOYMENT}::0")
+    found = {policy: (message, urn) for policy, message, urn in engine.finish()}
+    message, urn = found.pop("unknown-values")
+    assert urn == f"urn:{DEPLOYMENT}::0"
     assert "spec.template.spec.containers[0].image: not known" in message
+    # Which pods serve a model is what rules about several objects ask, too.
+    assert list(found) == ["unknown-values-in-stack"]
 
 
 def test_case_94_an_unknown_value_between_objects_is_a_violation_too() -> None:
@@ -136,8 +141,9 @@ def test_rules_about_several_objects_see_what_was_declared_and_not_the_defaults_
     engine.register("kubernetes:keda.sh/v1alpha1:ScaledObject", scaled_object())
     assert engine.finish() == []
     engine.register(DEPLOYMENT, deployment({"spec.replicas": 1}))
+    declared = engine.resources[-1].urn
     [(policy, _, urn)] = engine.finish()
-    assert (policy, urn) == ("replicas-beside-scaler", f"urn:{DEPLOYMENT}::2")
+    assert (policy, urn) == ("replicas-beside-scaler", declared)
 
 
 def test_an_object_that_has_left_the_stack_is_not_judged() -> None:

@@ -7,6 +7,8 @@ are deployed together. docs/policies.md lists them.
 from collections.abc import Sequence
 
 from infra.core.rules.images import IMAGE_AND_GPU, IMAGE_VERSION
+from infra.core.rules.keda import SCALED_OBJECT, SCALING_QUERY
+from infra.core.rules.network import NETWORK_POLICY
 from infra.core.rules.objects import UNKNOWN, Object
 from infra.core.rules.pods import BUDGETS, GPU_SCHEDULING, POD_SECURITY, PROBES, SECRETS_IN_ENV, SERVICE_LINKS
 from infra.core.rules.rule import (
@@ -24,7 +26,7 @@ from infra.core.rules.rule import (
     unknown_between,
     unknown_in,
 )
-from infra.core.rules.scaling import ONE_SCALER, REPLICAS_BESIDE_SCALER, SCALING_SIGNAL
+from infra.core.rules.scaling import GPU_SCALING, ONE_SCALER, REPLICAS_BESIDE_SCALER, SCALE_TO_ZERO, SCALING_SIGNAL
 from infra.core.rules.services import DISRUPTION_BUDGET, MONITOR_REACHES_SERVICE
 from infra.core.rules.tei import BATCH_AND_CONCURRENCY, ENGINE_SETTINGS
 
@@ -57,14 +59,23 @@ OBJECT_RULES: tuple[ObjectRule, ...] = (
     PROBES,
     BUDGETS,
     SCALING_SIGNAL,
+    SCALING_QUERY,
+    SCALED_OBJECT,
     SECRETS_IN_ENV,
     SERVICE_LINKS,
     POD_SECURITY,
     BATCH_AND_CONCURRENCY,
     ENGINE_SETTINGS,
 )
-SET_RULES: tuple[SetRule, ...] = (REPLICAS_BESIDE_SCALER, ONE_SCALER, MONITOR_REACHES_SERVICE, DISRUPTION_BUDGET)
-
+SET_RULES: tuple[SetRule, ...] = (
+    REPLICAS_BESIDE_SCALER,
+    ONE_SCALER,
+    GPU_SCALING,
+    SCALE_TO_ZERO,
+    MONITOR_REACHES_SERVICE,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+)
 
 ALL: tuple[Rule, ...] = (*OBJECT_RULES, *SET_RULES)
 

@@ -5,7 +5,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from infra.core.rules.objects import Object, name, namespace, title
+from infra.core.rules import promql
+from infra.core.rules.images import engine_of, wants_gpu
+from infra.core.rules.keda import RESOURCE_TRIGGERS, prometheus_triggers, scales_to_zero
+from infra.core.rules.objects import Object, Pod, name, namespace, pod_of, title, whole
 from infra.core.rules.rule import ALWAYS_MANDATORY, Finding, ObjectRule, SetRule
 
 #: (namespace, kind, name) of a workload.
@@ -50,6 +53,77 @@ def _one_scaler(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]:
                 "Keep one of them: a ScaledObject makes its own HorizontalPodAutoscaler",
             )
             yield other, finding
+
+
+def _of_pods(given: Sequence[Object]) -> Iterator[tuple[Object, Object, Pod]]:
+    """Scaler, workload and its pod, of each pair that is deployed together."""
+    targets = scaled(given)
+    for workload in given:
+        pod = pod_of(workload)
+        if pod is not None:
+            for scaler in targets.get(target_of(workload), ()):
+                yield scaler, workload, pod
+
+
+def _gpu_scaling(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]:
+    for scaler, workload, pod in _of_pods(given):
+        if not any(wants_gpu(container) for container in pod.containers()):
+            continue
+        for path, resource in _resources(scaler):
+            finding = Finding(
+                path,
+                f"{title(workload)} computes on a GPU: its {resource} says nothing of how much waits",
+                "Scale on the engine's queue, by a ScaledObject that asks Prometheus",
+            )
+            yield scaler, finding
+
+
+def _resources(scaler: Object) -> Iterator[tuple[str, str]]:
+    """Path and name of each resource by whose use ``scaler`` scales."""
+    spec = scaler.get("spec", {})
+    if scaler.get("kind") == "ScaledObject":
+        for index, trigger in enumerate(spec.get("triggers", ())):
+            if trigger.get("type") in RESOURCE_TRIGGERS:
+                yield f"spec.triggers[{index}]", str(trigger["type"])
+        return
+    if not spec.get("metrics"):
+        # Kubernetes takes 80 % of the CPU where nothing is said, in autoscaling/v1 always the CPU.
+        yield "spec.metrics", "cpu"
+    for index, metric in enumerate(spec.get("metrics", ())):
+        for source in ("resource", "containerResource"):
+            if source in metric:
+                yield f"spec.metrics[{index}].{source}", str(metric[source].get("name"))
+
+
+def _scale_to_zero(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]:
+    for scaler, workload, pod in _of_pods(given):
+        spec = scaler.get("spec", {})
+        if scaler.get("kind") != "ScaledObject" or not scales_to_zero(spec):
+            continue
+        if not any(engine_of(container) for container in pod.containers()):
+            continue
+        triggers = spec.get("triggers", ())
+        if triggers and all(_of_the_workload(trigger) for trigger in triggers):
+            field = "minReplicaCount" if whole(spec.get("idleReplicaCount")) is None else "idleReplicaCount"
+            finding = Finding(
+                f"spec.{field}",
+                f"with 0 pods nothing of {title(workload)} can be measured, so that it never starts again",
+                "Keep 1 replica or more, or add a trigger on what stands in front of it: a gateway, a queue",
+            )
+            yield scaler, finding
+
+
+def _of_the_workload(trigger: Object) -> bool:
+    """Whether a trigger asks for what only running engines say."""
+    if trigger.get("type") in RESOURCE_TRIGGERS:
+        return True
+    if trigger.get("type") != "prometheus":
+        return False
+    try:
+        asked = promql.metrics(str(trigger.get("metadata", {}).get("query", "")))
+    except promql.UnreadableQueryError:
+        return False
+    return bool(asked & SIGNALS) and asked <= SIGNALS | {"up"}
 
 
 #: TEI's metrics. Source: text-embeddings-inference 0d124dc (2026-07-24), `te_` in core/ and router/; counters carry no
@@ -103,19 +177,17 @@ _OURS = {"te_": "te_", "nv_": "nv_", "tei_": "te_", "text_embeddings_inference_"
 def _scaling_signal(given: Object) -> Iterable[Finding]:
     kind, spec = given.get("kind"), given.get("spec", {})
     if kind == "ScaledObject":
-        for index, trigger in enumerate(spec.get("triggers", ())):
-            if trigger.get("type") != "prometheus":
-                continue
-            path = f"spec.triggers[{index}].metadata.query"
+        for place, trigger in prometheus_triggers(spec):
+            path = f"{place}.metadata.query"
             query = str(trigger.get("metadata", {}).get("query", ""))
             if not query:
                 yield Finding(path, "there is none", "Give a PromQL query that adds up the queues of all pods")
             yield from _names(path, query)
             yield from _bare_counters(path, query)
     elif kind == "PrometheusRule":
-        for place, group in enumerate(spec.get("groups", ())):
+        for number, group in enumerate(spec.get("groups", ())):
             for index, rule in enumerate(group.get("rules", ())):
-                yield from _names(f"spec.groups[{place}].rules[{index}].expr", str(rule.get("expr", "")))
+                yield from _names(f"spec.groups[{number}].rules[{index}].expr", str(rule.get("expr", "")))
     elif kind == "HorizontalPodAutoscaler":
         for index, metric in enumerate(spec.get("metrics", ())):
             for source in ("pods", "object", "external"):
@@ -156,6 +228,8 @@ REPLICAS_BESIDE_SCALER = SetRule(
     "replicas-beside-scaler", "What a scaler sets stands nowhere else", ALWAYS_MANDATORY, _replicas_beside_scaler
 )
 ONE_SCALER = SetRule("one-scaler", "A workload has one scaler", ALWAYS_MANDATORY, _one_scaler)
+GPU_SCALING = SetRule("gpu-scaling", "What holds a GPU is not scaled by CPU or memory", ALWAYS_MANDATORY, _gpu_scaling)
+SCALE_TO_ZERO = SetRule("scale-to-zero", "What scales to zero can start again", ALWAYS_MANDATORY, _scale_to_zero)
 SCALING_SIGNAL = ObjectRule(
     "scaling-signal", "Queries name metrics that engines have", ALWAYS_MANDATORY, _scaling_signal
 )

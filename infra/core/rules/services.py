@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 
 from infra.core.rules.images import engine_of, speaks_grpc
+from infra.core.rules.keda import fewest
 from infra.core.rules.objects import Container, Object, Pod, namespace, pod_of, selects, title, whole
 from infra.core.rules.rule import ALWAYS_MANDATORY, MANDATORY_FROM_STAGING, Finding, SetRule
 from infra.core.rules.scaling import scaled, target_of
@@ -55,16 +56,43 @@ def _endpoint(path: str, endpoint: Object, services: list[Object], given: Sequen
         return
     for service in services:
         ports = service.get("spec", {}).get("ports", ())
-        if port is None:
-            targets = [endpoint["targetPort"]]
-        else:
-            targets = [entry.get("targetPort", entry.get("port")) for entry in ports if entry.get("name") == port]
+        targets = _targets(endpoint, service)
         if not targets:
             there = ", ".join(str(entry.get("name", "(no name)")) for entry in ports) or "none"
             yield Finding(f"{path}.port", f"{title(service)} has no port {port!r}", f"Its ports are {there}")
         for target in targets:
             for workload, pod in _pods_behind(service, given):
                 yield from _target(path, endpoint, target, workload, pod)
+
+
+def _targets(endpoint: Object, service: Object) -> list[object]:
+    """Container ports, by number or name, that an endpoint of a ServiceMonitor means behind ``service``."""
+    if "port" not in endpoint:
+        return [endpoint["targetPort"]] if "targetPort" in endpoint else []
+    ports = service.get("spec", {}).get("ports", ())
+    return [entry.get("targetPort", entry.get("port")) for entry in ports if entry.get("name") == endpoint["port"]]
+
+
+def scraped(workload: Object, given: Sequence[Object]) -> dict[int, str | None]:
+    """Numbers of the container ports of ``workload`` that a ServiceMonitor scrapes, with their names."""
+    found: dict[int, str | None] = {}
+    services = [one for one in given if one.get("kind") == "Service"]
+    for monitor in given:
+        if monitor.get("kind") != "ServiceMonitor":
+            continue
+        for service in services:
+            pods = [pod for one, pod in _pods_behind(service, given) if one is workload]
+            if not pods or not _reaches(monitor, service):
+                continue
+            for endpoint in monitor.get("spec", {}).get("endpoints", ()):
+                for target in _targets(endpoint, service):
+                    found.update(
+                        (entry["containerPort"], entry.get("name"))
+                        for container in pods[0].containers()
+                        for entry in container.spec.get("ports", ())
+                        if _is_port(entry, target)
+                    )
+    return found
 
 
 def _pods_behind(service: Object, given: Sequence[Object]) -> Iterator[tuple[Object, Pod]]:
@@ -141,7 +169,7 @@ def _fewest(workload: Object, scalers: list[Object]) -> int:
     for scaler in scalers:
         spec = scaler.get("spec", {})
         if scaler.get("kind") == "ScaledObject":
-            return max(1, int(spec.get("minReplicaCount", 0)))
+            return max(1, fewest(spec))
         return int(spec.get("minReplicas", 1))
     return int(workload.get("spec", {}).get("replicas", 1))
 

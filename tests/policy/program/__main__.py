@@ -1,7 +1,7 @@
 """Registers the objects of the config key `objects` through the provider's own classes, as a user's program would."""
 
 import pulumi
-from pulumi_kubernetes import apiextensions, apps, autoscaling, core, policy
+from pulumi_kubernetes import apiextensions, apps, autoscaling, core, networking, policy
 
 #: Stands in `objects` for a value that nobody knows at preview.
 UNKNOWN = "{{unknown}}"
@@ -9,6 +9,7 @@ CLASSES = {
     "ConfigMap": core.v1.ConfigMap,
     "Deployment": apps.v1.Deployment,
     "HorizontalPodAutoscaler": autoscaling.v2.HorizontalPodAutoscaler,
+    "NetworkPolicy": networking.v1.NetworkPolicy,
     "PodDisruptionBudget": policy.v1.PodDisruptionBudget,
     "Service": core.v1.Service,
 }
