@@ -10,7 +10,7 @@ RUN := .venv/bin/python -m
 # Another lock is another stamp, so a stale environment is brought up to date by whatever is run next.
 STAMP := .venv/.installed-$(shell cat requirements-bootstrap.lock requirements.lock pyproject.toml | cksum | tr -cd 0-9)
 
-.PHONY: help up down status plan render check smoke capacity shell toolchain test lint
+.PHONY: help up down status plan render check smoke load capacity shell toolchain test lint
 
 help: ## This list
 	@echo "make TARGET [STACK=$(STACK)] [TIER=core] [ARGS=--help]"
@@ -31,6 +31,9 @@ plan: $(STAMP) ## What STACK would deploy, and why each value became what it is
 
 smoke: $(STAMP) ## Test what is deployed of STACK, in any cluster
 	@$(RUN) scripts.smoke --stack $(STACK) $(ARGS)
+
+load: $(STAMP) ## Load a workload of STACK and show latency, throughput, errors
+	@$(RUN) scripts.load --stack $(STACK) $(ARGS)
 
 render: $(STAMP) ## manifests/STACK: what STACK puts into the cluster, secrets redacted
 	@$(RUN) scripts.render --stack $(STACK) $(ARGS)
