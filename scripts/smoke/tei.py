@@ -3,7 +3,6 @@
 Paths, codes and texts are those of a real TEI 1.9.3 (recordings of its answers: tests/data/tei-1.9.3).
 """
 
-import math
 import re
 import time
 from collections.abc import Mapping
@@ -13,22 +12,11 @@ import requests
 
 from infra.core.catalogue import ModelKind
 from infra.core.contract import WorkloadContract
+from scripts.smoke import answers
 from scripts.smoke.results import Check, NotProvenError, UnmetError, UnreachableError
 
 #: Beyond what the engine may take: port-forward and network.
 _EXTRA_SECONDS = 10
-#: Float16 vectors have a norm of 1 within a few thousandths.
-_NORM_TOLERANCE = 5e-3
-
-_QUESTION = "How do I reset my password?"
-_SIMILAR = "I forgot my password and cannot log in."
-_UNRELATED = "The recipe needs two ripe bananas and a cup of flour."
-
-_QUERY = "What is the capital of France?"
-_TEXTS = (_UNRELATED, "Paris is the capital of France.", "The train to Hamburg leaves at noon.")
-_BEST = 1
-
-_COUNTER = re.compile(r"^te_request_count(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 class TeiService:
@@ -92,51 +80,21 @@ class TeiService:
             raise UnmetError(
                 f"GET /info: {_shown(answer)}", f"is the Service {self.workload.service} a TEI? {self._logs}"
             )
-        differing = [
-            f"{key} is {told.get(key)!r}, planned {value!r}"
-            for key, value in expected.items()
-            if told.get(key) != value
-        ]
-        if differing:
-            raise UnmetError(
-                "; ".join(differing),
-                "the pods do not run what the contract says: run pulumi up, and look for env in the stack file that "
-                "overrides the plan",
-            )
+        answers.as_planned(told, expected)
         return f"{self.workload.model}, TEI {self.workload.version}, and all limits as planned"
 
     def vector(self) -> str:
         """Length of the vector, and that it is normalised."""
-        (vector,) = self._embed([_QUESTION])
-        norm = math.sqrt(sum(value * value for value in vector))
-        if not math.isclose(norm, 1, abs_tol=_NORM_TOLERANCE):
-            raise UnmetError(
-                f"the L2 norm is {norm:.4f}, not 1",
-                "vectors without norm 1 break indexes that use the dot product; check the model's files and dtype",
-            )
-        if self.workload.dimension is None:
-            raise NotProvenError(f"norm 1; {len(vector)} dimensions, and the contract does not say how many are right")
-        if len(vector) != self.workload.dimension:
-            raise UnmetError(
-                f"{len(vector)} dimensions, the contract says {self.workload.dimension}",
-                f"the engine serves another model than {self.workload.model}, or the stack file has a wrong dimension",
-            )
-        return f"{len(vector)} dimensions, L2 norm {norm:.4f}"
+        (vector,) = self._embed([answers.QUESTION])
+        return answers.dimension_and_norm(vector, self.workload)
 
     def similarity(self) -> str:
         """That vectors mean something: weights that were not loaded give vectors too."""
-        question, similar, unrelated = self._embed([_QUESTION, _SIMILAR, _UNRELATED])
-        near, far = _cosine(question, similar), _cosine(question, unrelated)
-        if not near > far:
-            raise UnmetError(
-                f"a similar text has cosine {near:.3f}, an unrelated one {far:.3f}",
-                "the vectors carry no meaning: check revision and pooling of the model, and the engine's log",
-            )
-        return f"cosine {near:.3f} for a similar text, {far:.3f} for an unrelated one"
+        return answers.meaning(*self._embed([answers.QUESTION, answers.SIMILAR, answers.UNRELATED]))
 
     def sparse(self) -> str:
         """A SPLADE model gives weights of vocabulary entries."""
-        answer = self._json(self._post("/embed_sparse", {"inputs": _QUESTION}), "/embed_sparse")
+        answer = self._json(self._post("/embed_sparse", {"inputs": answers.QUESTION}), "/embed_sparse")
         entries = answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], list) else []
         if not entries or not all(isinstance(entry, Mapping) and entry.get("value", 0) > 0 for entry in entries):
             raise UnmetError("POST /embed_sparse: no weights above zero", f"is the pooling splade? {self._logs}")
@@ -144,22 +102,15 @@ class TeiService:
 
     def order(self) -> str:
         """The one text that answers the query comes first."""
-        answer = self._json(self._post("/rerank", {"query": _QUERY, "texts": list(_TEXTS)}), "/rerank")
+        body = {"query": answers.QUERY, "texts": list(answers.TEXTS)}
+        answer = self._json(self._post("/rerank", body), "/rerank")
         ranks = [rank for rank in answer if isinstance(rank, Mapping)] if isinstance(answer, list) else []
-        if sorted(rank.get("index", -1) for rank in ranks) != list(range(len(_TEXTS))):
-            raise UnmetError(
-                "POST /rerank: not one score per text", f"is {self.workload.model} a reranker? {self._logs}"
-            )
-        if ranks[0]["index"] != _BEST:
-            raise UnmetError(
-                f"{_TEXTS[ranks[0]['index']]!r} came before {_TEXTS[_BEST]!r} for {_QUERY!r}",
-                "the scores carry no meaning: check the model's revision and the engine's log",
-            )
-        return f"the answer to the query comes first of {len(ranks)}, score {ranks[0]['score']:.4f}"
+        indices_and_scores = [(rank.get("index", -1), rank.get("score", 0.0)) for rank in ranks]
+        return answers.order(indices_and_scores, "POST /rerank", self.workload, self._logs)
 
     def classes(self) -> str:
         """A classifier gives a score per class."""
-        answer = self._json(self._post("/predict", {"inputs": [[_QUESTION]]}), "/predict")
+        answer = self._json(self._post("/predict", {"inputs": [[answers.QUESTION]]}), "/predict")
         scores = answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], list) else []
         if not scores or not all(isinstance(score, Mapping) and 0 <= score.get("score", -1) <= 1 for score in scores):
             raise UnmetError("POST /predict: no scores from 0 to 1", f"is the model a classifier? {self._logs}")
@@ -180,7 +131,7 @@ class TeiService:
         )
         model = self.workload.client_model
         try:
-            answer = client.embeddings.create(model=model, input=[_QUESTION, _SIMILAR])
+            answer = client.embeddings.create(model=model, input=[answers.QUESTION, answers.SIMILAR])
         except openai.APIStatusError as error:
             raise UnmetError(
                 f"embeddings.create(model={model!r}): {error.status_code} {error.response.text}",
@@ -270,7 +221,7 @@ class TeiService:
             raise UnmetError(
                 f"GET {self.workload.metrics_path}: {_shown(answer)}", "Prometheus gets the same answer; read the log"
             )
-        return sum(float(count) for count in _COUNTER.findall(answer.text))
+        return answers.requests_counted(answer.text)
 
     def _requests_made(self) -> None:
         path = self._batch_path()
@@ -290,7 +241,7 @@ class TeiService:
         texts = [f"text {number}" for number in range(size)]
         match ModelKind(self.workload.kind):
             case ModelKind.RERANKER:
-                return {"query": _QUERY, "texts": texts}
+                return {"query": answers.QUERY, "texts": texts}
             case ModelKind.CLASSIFIER:
                 return {"inputs": [[text] for text in texts]}
             case _:
@@ -349,8 +300,3 @@ def _reason(error: Exception) -> str:
     text = str(error)
     match = re.search(r"(Connection refused|Connection reset by peer|Remote end closed connection)", text)
     return match[1].lower() if match else type(error).__name__
-
-
-def _cosine(one: list[float], other: list[float]) -> float:
-    product = sum(a * b for a, b in zip(one, other, strict=True))
-    return product / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))

@@ -51,7 +51,7 @@ def plain(line: str) -> str:
 
 
 class Engine:
-    """`python -m local.engines.tei` with the given arguments; stdout and stderr are collected line by line."""
+    """`python -m MODULE` with the given arguments; stdout and stderr are collected line by line."""
 
     def __init__(
         self,
@@ -62,8 +62,11 @@ class Engine:
         port: int | None = None,
         hostname: str | None = HOST,
         prefix: Sequence[str] = (),
+        module: str = "local.engines.tei",
     ) -> None:
         self.port = free_port() if port is None else port
+        #: Of the HTTP server that has /metrics.
+        self.http_port = self.port
         given = [*arguments]
         if hostname:
             given += ["--hostname", hostname]
@@ -71,7 +74,7 @@ class Engine:
             given += ["--port", str(self.port)]
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "OPENBLAS_NUM_THREADS") if name in os.environ}
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "local.engines.tei", *given],
+            [*prefix, sys.executable, "-m", module, *given],
             cwd=directory,
             env=kept | {"PYTHONPATH": str(CHECKOUT)} | dict(environment or {}),
             stdout=subprocess.PIPE,
@@ -140,7 +143,7 @@ class Engine:
     def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Answer:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=HANG)
+        connection = http.client.HTTPConnection(HOST, self.http_port, timeout=HANG)
         sent_at = time.monotonic()
         try:
             connection.request(method, path, body=body, headers=dict(headers or {}))

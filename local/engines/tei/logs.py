@@ -17,6 +17,7 @@ _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 ROUTER = "text_embeddings_router"
 HTTP_SERVER = "text_embeddings_router::http::server"
+GRPC_SERVER = "text_embeddings_router::grpc::server"
 SHUTDOWN = "text_embeddings_router::shutdown"
 CORE_INFER = "text_embeddings_core::infer"
 CORE_TOKENIZATION = "text_embeddings_core::tokenization"

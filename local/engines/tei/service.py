@@ -142,6 +142,12 @@ class Service:
         self._log = log
         self._origin = origin
 
+    def accepts_key(self, authorization: str | None) -> bool:
+        """Whether a client that sent this header may call what needs the API key."""
+        key = self.arguments.api_key
+        # An empty key, or one with a line end, is never met by a header (recording auth/odd-keys.json).
+        return key is None or (bool(key.strip()) and authorization == f"Bearer {key}")
+
     # -- what is counted and logged
 
     def count_request(self, method: str) -> None:
