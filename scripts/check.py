@@ -9,7 +9,8 @@ import sys
 from infra.core import rules
 from infra.core.plan import Plan
 from infra.core.rules import UNKNOWN_VALUES, Level, Violation
-from local.judges import checkov, suppressions
+from local import judges
+from local.judges import suppressions
 from scripts import console, render, stackfile
 from scripts import plan as plans
 from scripts.command import CommandError, parser_of, run
@@ -30,15 +31,14 @@ def _level(found: Violation, environment: str) -> Level:
     return Level.MANDATORY if found.rule == UNKNOWN_VALUES else _RULES[found.rule].levels[environment]
 
 
-def _by_checkov(stack: str) -> list[str]:
+def _by_judges(stack: str) -> list[str]:
     """Complaints about manifests/<stack> that no suppression covers."""
     folder = render.FOLDER / stack
     if not folder.is_dir():
         raise CommandError(f"there is no manifests/{stack}: run make render STACK={stack}")
     with console.reporter() as reporter:
-        packages = checkov.install(reporter)
-    complaints = checkov.not_suppressed(checkov.judge(folder, packages), suppressions.read("checkov"))
-    return [str(complaint) for complaint in complaints]
+        complaints = judges.complaints(folder, reporter)
+    return [str(complaint) for complaint in suppressions.not_suppressed(complaints, suppressions.read())]
 
 
 def main() -> int:
@@ -46,21 +46,23 @@ def main() -> int:
     parser.add_argument(
         "--stack", nargs="+", default=stackfile.names(), help="stacks to judge (default: every stack that has a file)"
     )
-    parser.add_argument("--judges", action="store_true", help="ask checkov about manifests/ as well")
+    parser.add_argument(
+        "--judges", action="store_true", help=f"ask {' and '.join(judges.JUDGES)} about manifests/ as well"
+    )
     arguments = parser.parse_args()
     refused = 0
     for name in arguments.stack:
         found = violations(plans.of(name))
         for level, violation in found:
             print(f"{name}: {level} {violation.rule}: {violation}")
-        complaints = _by_checkov(name) if arguments.judges else []
+        complaints = _by_judges(name) if arguments.judges else []
         for complaint in complaints:
-            print(f"{name}: checkov {complaint}")
+            print(f"{name}: {complaint}")
         mandatory = sum(level is Level.MANDATORY for level, _ in found)
         refused += mandatory + len(complaints)
         print(f"{name}: {len(_RULES)} rules, {mandatory} mandatory and {len(found) - mandatory} advisory violations")
         if arguments.judges:
-            print(f"{name}: checkov, {len(complaints)} complaints that are not suppressed")
+            print(f"{name}: {', '.join(judges.JUDGES)}: {len(complaints)} complaints that are not suppressed")
     return 1 if refused else 0
 
 
