@@ -6,11 +6,12 @@ for archive in set(ensure(reporter).values()):
 
 import shutil
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from local.images import base, engine, names
-from local.images.oci import ImageConfig, write_image, write_layer
+from local.images.oci import ImageConfig, write_image, write_images, write_layer
 from local.report import Reporter
 from local.toolchain import ToolchainError
 from local.toolchain import ensure as ensure_programs
@@ -29,6 +30,9 @@ _OWN_SOURCE = Path(__file__).read_bytes() + (Path(__file__).parent / "oci.py").r
 
 _STAND_IN = (
     "Stand-in of this project for text-embeddings-inference: MiniLM on the CPU, held to recordings of a real server"
+)
+_STAND_IN_GRPC = (
+    "Stand-in of this project for text-embeddings-inference, gRPC build: MiniLM on the CPU, made from its source"
 )
 
 
@@ -54,7 +58,7 @@ def _makers(reporter: Reporter) -> list[tuple[Sequence[str], Callable[[], Path]]
         ((names.PAUSE,), partial(_static_program, "pause", names.PAUSE, reporter)),
         ((names.COREDNS,), partial(_static_program, "coredns", names.COREDNS, reporter)),
         *(((image.name,), partial(operator, image, reporter)) for image in names.OPERATORS),
-        (names.TEI_NAMES, partial(tei, reporter)),
+        ((*names.TEI_NAMES, *names.TEI_GRPC_NAMES), partial(tei, reporter)),
     ]
 
 
@@ -91,7 +95,7 @@ def _static_program(
 
 
 def tei(reporter: Reporter) -> Path:
-    """The OCI layout tar of the TEI stand-in; see ensure."""
+    """The OCI layout tar of the TEI stand-in, HTTP and gRPC build; see ensure."""
     packages = engine.packages_layer(reporter)
     layers = [
         base.build(reporter) / "layer.tar",
@@ -116,10 +120,16 @@ def tei(reporter: Reporter) -> Path:
         labels={"stand-in": "true", "org.opencontainers.image.description": _STAND_IN},
         ports=["80/tcp"],
     )
+    grpc = replace(
+        config,
+        entrypoint=["/usr/bin/python3", "-m", "local.engines.tei.grpc"],
+        labels={"stand-in": "true", "org.opencontainers.image.description": _STAND_IN_GRPC},
+    )
+    images = [(config, names.TEI_NAMES), (grpc, names.TEI_GRPC_NAMES)]
     keys = [layer.parent.name for layer in layers]
-    entry = Entry("image-tei", content_key([*keys, repr(config), *names.TEI_NAMES, _OWN_SOURCE]))
+    entry = Entry("image-tei", content_key([*keys, repr(images), _OWN_SOURCE]))
 
     def produce(_work: Path, out: Path) -> None:
-        write_image(layers, config, names.TEI_NAMES, out / "image.tar")
+        write_images(layers, images, out / "image.tar")
 
     return entry.obtain(reporter, produce, "image: TEI stand-in", keep=_KEPT) / "image.tar"

@@ -31,6 +31,9 @@ MODEL_NAME = "all-minilm-l6-v2"
 #: Layers of the code that stay in the cache: some for other checkouts, not one for every edit.
 _KEPT = 4
 
+#: What the entry points of the images run.
+_SERVERS = ("local.engines.tei.server", "local.engines.tei.grpc_server")
+
 #: In the wheel's folder, but about the model's making.
 _NOT_MODEL = ("README.md", ".gitattributes", "data_config.json")
 
@@ -105,8 +108,8 @@ def _try_import(root: Path, work: Path, layers: list[Path], log: Path) -> None:
         shutil.unpack_archive(layer, tree, "tar", filter="data")
     base.run_in(
         root,
-        ["env", f"PYTHONPATH={CODE}:{PACKAGES}", "python3", "-B", "-c", "import local.engines.tei"],
-        what="importing local.engines.tei inside its image",
+        ["env", f"PYTHONPATH={CODE}:{PACKAGES}", "python3", "-B", "-c", f"import {', '.join(_SERVERS)}"],
+        what=f"importing {' and '.join(_SERVERS)} inside their image",
         log=log,
         mounted=tree / base.MOUNT_POINT,
     )

@@ -85,3 +85,7 @@ TEI_PREFIXES = ("turing-", "", "86-", "89-", "hopper-", "100-", "120-", "121-", 
 TEI_VERSION = "1.9.3"
 
 TEI_NAMES = tuple(f"{TEI_REPOSITORY}:{prefix}{TEI_VERSION}" for prefix in TEI_PREFIXES)
+
+#: The gRPC builds: another executable in the official images, another entry point here. There is none of `cuda-`.
+#: Source: .github/workflows/matrix.json of text-embeddings-inference at 0d124dc ("grpc" of each row).
+TEI_GRPC_NAMES = tuple(f"{TEI_REPOSITORY}:{prefix}{TEI_VERSION}-grpc" for prefix in TEI_PREFIXES if prefix != "cuda-")

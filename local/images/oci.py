@@ -74,38 +74,50 @@ def write_layer(folder: Path, target: Path, *, owner: int | None = None) -> None
 
 def write_image(layers: Sequence[Path], config: ImageConfig, names: Sequence[str], target: Path) -> None:
     """Write an OCI layout of one image under several names; ``layers`` are uncompressed tars, lowest first."""
+    write_images(layers, [(config, names)], target)
+
+
+def write_images(layers: Sequence[Path], images: Sequence[tuple[ImageConfig, Sequence[str]]], target: Path) -> None:
+    """Write an OCI layout of images that differ in their configuration only, each under several names.
+
+    ``layers`` are uncompressed tars, lowest first; the layout holds them once.
+    """
     descriptors = [
         {"mediaType": _LAYER, "digest": f"sha256:{_file_digest(layer)}", "size": layer.stat().st_size}
         for layer in layers
     ]
-    config_blob = _json(config.document([str(d["digest"]) for d in descriptors]))
-    manifest_blob = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": _MANIFEST,
-            "config": _descriptor(_CONFIG, config_blob),
-            "layers": descriptors,
-        }
-    )
-    manifest = _descriptor(_MANIFEST, manifest_blob) | {
-        "platform": {"os": "linux", "architecture": config.architecture}
-    }
-    # containerd creates an image for each descriptor with this annotation.
-    manifests = [
-        manifest
-        | {
-            "annotations": {
-                "io.containerd.image.name": name,
-                "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+    blobs: list[bytes] = []
+    manifests: list[dict[str, Any]] = []
+    for config, names in images:
+        config_blob = _json(config.document([str(d["digest"]) for d in descriptors]))
+        manifest_blob = _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": _MANIFEST,
+                "config": _descriptor(_CONFIG, config_blob),
+                "layers": descriptors,
             }
+        )
+        blobs += [manifest_blob, config_blob]
+        manifest = _descriptor(_MANIFEST, manifest_blob) | {
+            "platform": {"os": "linux", "architecture": config.architecture}
         }
-        for name in names
-    ]
+        # containerd creates an image for each descriptor with this annotation.
+        manifests += [
+            manifest
+            | {
+                "annotations": {
+                    "io.containerd.image.name": name,
+                    "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+                }
+            }
+            for name in names
+        ]
     index = _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": manifests})
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
         _add(archive, "index.json", index)
-        for blob in (manifest_blob, config_blob):
+        for blob in blobs:
             _add(archive, _blob_path(hashlib.sha256(blob).hexdigest()), blob)
         for digest, layer in {str(d["digest"]): p for d, p in zip(descriptors, layers, strict=True)}.items():
             entry = tarfile.TarInfo(_blob_path(digest.removeprefix("sha256:")))

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import tarfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,25 @@ def _blob(archive: tarfile.TarFile, descriptor: dict[str, Any]) -> bytes:
     return content
 
 
-def _open_image(path: Path) -> tuple[list[str], dict[str, Any], list[bytes]]:
-    """Names, configuration and layers of an image, with every digest and size checked."""
+def _open_image(path: Path, named: Collection[str] | None = None) -> tuple[list[str], dict[str, Any], list[bytes]]:
+    """Names, configuration and layers of an image, with every digest and size checked.
+
+    ``named`` chooses between the images of a file.
+    """
     with tarfile.open(path) as archive:
         assert json.loads(_read(archive, "oci-layout")) == {"imageLayoutVersion": "1.0.0"}
         index = json.loads(_read(archive, "index.json"))
-        assert len({m["digest"] for m in index["manifests"]}) == 1
-        manifest = json.loads(_blob(archive, index["manifests"][0]))
+        manifests = [m for m in index["manifests"] if named is None or _name(m) in named]
+        assert len({m["digest"] for m in manifests}) == 1
+        manifest = json.loads(_blob(archive, manifests[0]))
         config = json.loads(_blob(archive, manifest["config"]))
         layers = [_blob(archive, layer) for layer in manifest["layers"]]
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
-    return [m["annotations"]["io.containerd.image.name"] for m in index["manifests"]], config, layers
+    return [_name(m) for m in manifests], config, layers
+
+
+def _name(manifest: dict[str, Any]) -> str:
+    return str(manifest["annotations"]["io.containerd.image.name"])
 
 
 def _tree(folder: Path) -> None:
@@ -129,7 +138,7 @@ def unpacked(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     root.chmod(0o755)
     for parent in list(root.parents)[:2]:
         parent.chmod(0o755)  # pytest's folders are 0700, and the container's user has to pass through them
-    _, config, layers = _open_image(stand_in)
+    _, config, layers = _open_image(stand_in, names.TEI_NAMES)
     for number, layer in enumerate(layers):
         path = root.parent / f"layer{number}.tar"
         path.write_bytes(layer)
@@ -140,7 +149,7 @@ def unpacked(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def test_the_stand_in_takes_every_name_of_the_official_image_and_says_what_it_is(stand_in: Path) -> None:
-    found, config, layers = _open_image(stand_in)
+    found, config, layers = _open_image(stand_in, names.TEI_NAMES)
     assert tuple(found) == names.TEI_NAMES
     assert f"{names.TEI_REPOSITORY}:89-1.9.3" in found
     assert config["config"]["Labels"]["stand-in"] == "true"
@@ -149,11 +158,23 @@ def test_the_stand_in_takes_every_name_of_the_official_image_and_says_what_it_is
     assert len(layers) == 4
 
 
+def test_the_grpc_builds_have_another_entry_point_on_the_same_layers(stand_in: Path) -> None:
+    _, http, layers = _open_image(stand_in, names.TEI_NAMES)
+    found, grpc, grpc_layers = _open_image(stand_in, names.TEI_GRPC_NAMES)
+    assert f"{names.TEI_REPOSITORY}:89-1.9.3-grpc" in found
+    assert not any("cuda-" in name for name in found)
+    assert http["config"]["Entrypoint"] == ["/usr/bin/python3", "-m", "local.engines.tei"]
+    assert grpc["config"]["Entrypoint"] == ["/usr/bin/python3", "-m", "local.engines.tei.grpc"]
+    assert grpc["config"]["Env"] == http["config"]["Env"]
+    assert grpc["config"]["Labels"]["stand-in"] == "true"
+    assert grpc_layers == layers
+
+
 def test_python_and_the_packages_run_in_the_image_as_an_ordinary_user(unpacked: tuple[Path, dict[str, Any]]) -> None:
     root, config = unpacked
     code = (
         "import numpy, tokenizers, aiohttp, ssl, os\n"
-        "import local.engines.tei\n"
+        "import local.engines.tei.server, local.engines.tei.grpc_server\n"
         f"t = tokenizers.Tokenizer.from_file('{engine.MODELS}/{engine.MODEL_NAME}/tokenizer.json')\n"
         "print(os.getuid(), t.encode('hello world').ids[:4], numpy.ones(3) @ numpy.ones(3))"
     )
