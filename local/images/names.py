@@ -48,13 +48,13 @@ OPERATORS = (
     ),
     OperatorImage(
         "prometheus-operator",
-        "quay.io/prometheus-operator/prometheus-operator:v0.85.0",
+        "quay.io/prometheus-operator/prometheus-operator:v0.92.0",
         "/bin/operator",
         user="65534",
     ),
     OperatorImage(
         "prometheus-config-reloader",
-        "quay.io/prometheus-operator/prometheus-config-reloader:v0.85.0",
+        "quay.io/prometheus-operator/prometheus-config-reloader:v0.92.0",
         "/bin/prometheus-config-reloader",
         user="65534",
     ),

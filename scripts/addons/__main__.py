@@ -164,7 +164,7 @@ def files(name: str, sources: Sources) -> dict[str, str]:
     )
     body = yaml.dump_all(others, Dumper=_NoAliases, sort_keys=False, width=120, allow_unicode=True)
     return {
-        "crds.json": json.dumps(crds, separators=(",", ":"), ensure_ascii=False) + "\n",
+        "crds.json": "[\n" + ",\n".join(_line(one) for one in crds) + "\n]\n",
         "objects.yaml": header + body,
     }
 
@@ -226,6 +226,10 @@ def _replace(file: Path, old: str, new: str) -> None:
     if old not in text:
         raise CommandError(f"{file.name} of this version has no {old!r}: see its Makefile, target release")
     file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def _line(one: Object) -> str:
+    return json.dumps(one, separators=(",", ":"), ensure_ascii=False)
 
 
 def _order(one: Object) -> int:
