@@ -24,6 +24,7 @@ MODELS = {
     "bge-small": "BAAI/bge-small-en-v1.5",
     "bge-base": "BAAI/bge-base-en-v1.5",
     "bge-large": "BAAI/bge-large-en-v1.5",
+    "ms-marco-MiniLM-L-6-v2": "cross-encoder/ms-marco-MiniLM-L-6-v2",
     "bge-m3": "BAAI/bge-m3",
     "bge-reranker-large": "BAAI/bge-reranker-large",
     "nomic-embed-text": "nomic-ai/nomic-embed-text-v1.5",

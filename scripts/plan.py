@@ -34,6 +34,17 @@ def tables(plan: Plan) -> list[Table]:
             ("pool", "GPU", "nodes", "GPUs per node", "GPUs wanted"),
             [(pool.name, pool.gpu, pool.nodes, pool.gpus_per_node, pool.gpus_wanted) for pool in plan.pools],
         ),
+        *(
+            [
+                Table(
+                    "Operators that this stack installs",
+                    ("operator", "version", "namespace"),
+                    [(addon.name, addon.version, addon.namespace) for addon in plan.addons],
+                )
+            ]
+            if plan.addons
+            else []
+        ),
         Table(
             "Workloads",
             ("workload", "engine", "model", "pool", "replicas", "GPUs"),
@@ -43,8 +54,8 @@ def tables(plan: Plan) -> list[Table]:
                     f"{workload.engine.engine} {workload.engine.version}{' (stand-in)' if workload.stand_in else ''}",
                     workload.model.id,
                     workload.pool,
-                    workload.replicas,
-                    workload.replicas * workload.engine.resources.gpus,
+                    _replicas(workload),
+                    workload.max_replicas * workload.engine.resources.gpus,
                 )
                 for workload in plan.workloads
             ],
@@ -56,25 +67,18 @@ def tables(plan: Plan) -> list[Table]:
 def _of(workload: Workload) -> Iterator[Table]:
     columns = ("value", "is", "why, if not given")
     yield Table(f"Workload {workload.name}", columns, _rows(workload))
-    capacity = workload.capacity
+    capacity, scaling = workload.capacity, workload.scaling
+    if scaling:
+        yield Table(
+            f"Workload {workload.name}: when KEDA asks for another replica",
+            ("signal", "per replica", "asked of Prometheus"),
+            [(trigger.name, trigger.threshold, trigger.query) for trigger in scaling.triggers],
+        )
     if capacity is None:
         return
     lines = [tuple(line.split(": ", 1)) for line in capacity.arithmetic]
     compare = [("other GPUs", command)] if (command := _comparison(workload, capacity)) else []
     yield Table(f"Workload {workload.name}: how its need became sizes", ("of", "arithmetic"), [*lines, *compare])
-    scaling = capacity.scaling
-    yield Table(
-        f"Workload {workload.name}: thresholds for scaling, shown only; a later release deploys them with KEDA",
-        ("per replica", "value"),
-        [
-            ("another replica from, texts in te_queue_size", scaling.queue_threshold),
-            ("another replica from, refused with 429 per second", scaling.overload_per_second),
-            ("pollingInterval", f"{scaling.polling_seconds} s"),
-            ("scale-up, at most a doubling every", f"{scaling.scale_up_period_seconds} s"),
-            ("scale-down stabilisation", f"{scaling.scale_down_stabilisation_seconds} s"),
-            ("cooldownPeriod, to zero", f"{scaling.cooldown_seconds} s"),
-        ],
-    )
 
 
 def _comparison(workload: Workload, capacity: Capacity) -> str | None:
@@ -98,6 +102,10 @@ def _short(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _replicas(workload: Workload) -> object:
+    return f"{workload.replicas} to {workload.max_replicas}" if workload.scaling else workload.replicas
+
+
 def _rows(workload: Workload) -> list[tuple[object, ...]]:
     """Values by the names that the stack file has for them, each with its reason if the plan chose it."""
     resources, limits, budgets = workload.engine.resources, workload.engine.limits, workload.budgets
@@ -106,8 +114,9 @@ def _rows(workload: Workload) -> list[tuple[object, ...]]:
         "model": workload.model.id,
         "revision": workload.model.revision,
         "gpus": f"{resources.gpus} x {workload.gpu} per pod" if workload.gpu else "none: CPU",
-        "replicas": workload.replicas,
+        "replicas": _replicas(workload),
         "service": workload.service,
+        "protocol": workload.engine.protocol,
         "requireApiKey": workload.engine.api.api_key,
         "resources.cpu": f"{resources.cpu_millicores}m",
         "resources.memory": f"{resources.memory_mib}Mi",

@@ -1,17 +1,19 @@
 """Writes what a stack puts into the cluster to manifests/<stack>/, one file per object, for review and for diffs.
 
 Runs the program on a recording mock: no cluster, no Pulumi CLI, no passphrase. Secret values are not read; a marker
-stands in their place.
+stands in their place. Operators come as their projects publish them: one file each below addons/, without their
+CustomResourceDefinitions, which lie in infra/core/catalogue/addons/.
 """
 
 import difflib
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from infra.core import catalogue
 from infra.core.plan import Plan
 from infra.program.recording import SUFFIX, record
 from local.paths import CHECKOUT
@@ -43,9 +45,32 @@ def _secret_keys(plan: Plan) -> set[str]:
     return {key for workload in plan.workloads if workload.secret for key in workload.secret.keys}
 
 
+def _identity(one: dict[str, Any]) -> tuple[str, str, str, str]:
+    metadata = one["metadata"]
+    return one.get("apiVersion", ""), one["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def _operators(plan: Plan) -> dict[tuple[str, str, str, str], str]:
+    """Operator by object, for all objects of the operators that the plan installs."""
+    return {
+        _identity(one): addon.name
+        for addon in plan.addons
+        for part in catalogue.addon_objects(addon.name)
+        for one in part
+    }
+
+
 def files(plan: Plan) -> dict[str, str]:
     """File name -> text of every object of a plan, the same from run to run."""
-    made = objects(plan)
+    operators = _operators(plan)
+    made: list[dict[str, Any]] = []
+    published: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in objects(plan):
+        operator = operators.get(_identity(one))
+        if operator is None:
+            made.append(one)
+        elif one["kind"] != "CustomResourceDefinition":
+            published[operator].append(one)
     short = Counter(_short_name(one) for one in made)
     rendered: dict[str, str] = {}
     for one in made:
@@ -55,6 +80,10 @@ def files(plan: Plan) -> dict[str, str]:
         if f"{name}.yaml" in rendered:
             raise CommandError(f"two objects would be manifests/{plan.stack}/{name}.yaml: give one another name")
         rendered[f"{name}.yaml"] = _text(plan.stack, one)
+    for operator, its in published.items():
+        where = f"infra/core/catalogue/addons/{operator}/crds.json"
+        notes = [_note(plan.stack), f"Needs the CustomResourceDefinitions of {where}."]
+        rendered[f"addons/{operator}.yaml"] = _commented(notes, "---\n".join(_body(one) for one in its))
     return dict(sorted(rendered.items()))
 
 
@@ -64,10 +93,21 @@ def _short_name(one: dict[str, Any]) -> str:
 
 
 def _text(stack: str, one: dict[str, Any]) -> str:
-    notes = [f"Rendered by `make render STACK={stack}` from stacks/Pulumi.{stack}.yaml; changes here are overwritten."]
+    notes = [_note(stack)]
     if one["metadata"]["name"].endswith(SUFFIX):
         notes.append(f"{SUFFIX} stands for the random suffix that Pulumi gives this object.")
-    body = yaml.safe_dump(one, sort_keys=True, default_flow_style=False, width=120, allow_unicode=True)
+    return _commented(notes, _body(one))
+
+
+def _note(stack: str) -> str:
+    return f"Rendered by `make render STACK={stack}` from stacks/Pulumi.{stack}.yaml; changes here are overwritten."
+
+
+def _body(one: dict[str, Any]) -> str:
+    return yaml.safe_dump(one, sort_keys=True, default_flow_style=False, width=120, allow_unicode=True)
+
+
+def _commented(notes: list[str], body: str) -> str:
     return "".join(f"# {note}\n" for note in notes) + body
 
 
@@ -78,6 +118,7 @@ def write(plan: Plan, folder: Path) -> None:
     for stale in set(_existing(folder)) - set(rendered):
         (folder / stale).unlink()
     for name, text in rendered.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -96,7 +137,8 @@ def differences(plan: Plan, folder: Path) -> list[str]:
 
 
 def _existing(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
+    found = sorted(folder.rglob("*.yaml"))
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in found}
 
 
 def main() -> int:
@@ -111,7 +153,7 @@ def main() -> int:
         plan = plans.of(name)
         if not arguments.check:
             write(plan, FOLDER / name)
-            print(f"manifests/{name}: {len(_existing(FOLDER / name))} objects")
+            print(f"manifests/{name}: {len(_existing(FOLDER / name))} files")
         elif lines := differences(plan, FOLDER / name):
             sys.stdout.writelines(lines)
             stale.append(name)

@@ -17,7 +17,13 @@ def committed(name: str) -> dict[str, Any]:
 
 
 def local(**changes: Any) -> dict[str, Any]:
-    """The committed stack ``local`` with changes to its first workload."""
+    """The first workload of the committed stack ``local`` with changes: one pod, two GPUs, no operators."""
     stack = copy.deepcopy(committed("local"))
-    stack["serving"][0].update(changes)
+    for section in ("addons", "monitoring"):
+        del stack[section]
+    del stack["serving"][1:]
+    del stack["serving"][0]["scaling"]
+    stack["nodePools"][0]["allocatable"]["gpus"] = 2
+    sizes = {"maxConcurrentRequests": 64, "longestRequestSeconds": 45, "resources": {"cpu": "500m", "memory": "1Gi"}}
+    stack["serving"][0].update({"replicas": 1, **sizes, **changes})
     return stack

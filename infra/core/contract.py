@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from infra.core.plan import SERVICE_PORT, Plan, Workload
+from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload, planned_secret_name
 
 #: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,15 @@ class WorkloadContract:
     service_port: int
     url: str
     selector: dict[str, str]
+    #: In quiet hours, and at most: the same where the workload is not scaled.
     replicas: int
+    max_replicas: int
+    #: http or grpc: what clients speak.
+    protocol: str
+    #: Texts per request that a reranker is asked for; None for other kinds, or where nobody says.
+    top_k: int | None
+    #: name, min, max, server_address, triggers (name, query, threshold) and waits in seconds; None: not scaled.
+    scaling: dict[str, Any] | None
     metrics_port: str
     metrics_path: str
     limits: dict[str, Any]
@@ -51,12 +59,18 @@ class Contract:
     stack: str
     environment: str
     namespace: str
+    #: address, namespace (None: not said), labels, scrape_seconds; None: nothing is scraped.
+    monitoring: dict[str, Any] | None
+    #: Operators that the stack installed: name, version, namespace, images.
+    addons: tuple[dict[str, Any], ...]
     workloads: tuple[WorkloadContract, ...]
 
     def with_secret_names(self, names: Mapping[str, str]) -> "Contract":
         """The same contract with the names that Secrets got in the cluster; ``names`` maps workload to Secret."""
         workloads = (
-            replace(workload, api_key_secret=names.get(workload.name)) if workload.api_key_secret else workload
+            replace(workload, api_key_secret=names[workload.name])
+            if workload.api_key_secret == planned_secret_name(workload.name)
+            else workload
             for workload in self.workloads
         )
         return replace(self, workloads=tuple(workloads))
@@ -73,6 +87,8 @@ def of(plan: Plan) -> Contract:
         stack=plan.stack,
         environment=plan.environment,
         namespace=plan.namespace,
+        monitoring=asdict(plan.monitoring) if plan.monitoring else None,
+        addons=tuple(asdict(addon) for addon in plan.addons),
         workloads=tuple(_workload(plan, workload) for workload in plan.workloads),
     )
 
@@ -91,10 +107,15 @@ def read(output: object) -> Contract:
         )
     try:
         workloads = tuple(WorkloadContract(**workload) for workload in output["workloads"])
-        return Contract(**{**output, "workloads": workloads})
+        return Contract(**{**output, "workloads": workloads, "addons": tuple(output["addons"])})
     except (KeyError, TypeError) as error:
         # The version is raised by hand, so a field may be missing without it.
         raise ValueError("the contract output lacks fields of this checkout: run pulumi up from it first") from error
+
+
+def _scaling(scaling: PlannedScaling) -> dict[str, Any]:
+    # As it comes back from a stack output, which knows lists only.
+    return {**asdict(scaling), "triggers": [asdict(trigger) for trigger in scaling.triggers]}
 
 
 def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
@@ -123,6 +144,10 @@ def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
         url=f"http://{workload.service}.{plan.namespace}.svc.cluster.local:{SERVICE_PORT}",
         selector=dict(workload.selector),
         replicas=workload.replicas,
+        max_replicas=workload.max_replicas,
+        protocol=engine.protocol,
+        top_k=workload.top_k,
+        scaling=_scaling(workload.scaling) if workload.scaling else None,
         metrics_port=engine.metrics.port,
         metrics_path=engine.metrics.path,
         limits=asdict(engine.limits),

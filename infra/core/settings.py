@@ -74,7 +74,7 @@ LabelKey = Annotated[
 ]
 LabelValue = Annotated[str, Text(rf"({_PART})?", "a label value: letters, digits, -, _ and .", 63)]
 Labels = dict[LabelKey, LabelValue]
-Printable = Annotated[str, Text(r"[^\x00-\x1f\x7f]+", "text without control characters", 253)]
+Printable = Annotated[str, Text(r"[^\x00-\x1f\x7f\ud800-\udfff]+", "text without control characters", 253)]
 Token = Annotated[str, Text(r"[!-~]+", "printable ASCII without spaces", 253)]
 HubId = Annotated[
     str,

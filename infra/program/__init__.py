@@ -8,6 +8,7 @@ import pulumi_kubernetes as kubernetes
 
 from infra.core import contract
 from infra.core.plan import Plan
+from infra.program.addons import Addon
 from infra.program.serving import CentralizedWorkload
 
 #: Pods of this namespace are held to the strictest Pod Security standard by the API server itself.
@@ -22,6 +23,8 @@ def deploy(plan: Plan, secrets: Mapping[str, pulumi.Output[str]]) -> pulumi.Outp
     """
     provider = kubernetes.Provider("cluster", context=plan.context)
     options = pulumi.ResourceOptions(provider=provider)
+    # Custom resources of the workloads need their definitions, and on the way down the operators that let them go.
+    operators = [Addon(addon, options) for addon in plan.addons]
     namespace: pulumi.Input[str] = plan.namespace
     if plan.create_namespace:
         namespace = kubernetes.core.v1.Namespace(
@@ -38,8 +41,9 @@ def deploy(plan: Plan, secrets: Mapping[str, pulumi.Output[str]]) -> pulumi.Outp
             workload,
             namespace=namespace,
             pull_secrets=plan.pull_secrets,
+            monitoring=plan.monitoring,
             secrets=secrets,
-            opts=options,
+            opts=pulumi.ResourceOptions(provider=provider, depends_on=operators),
         )
         for workload in plan.workloads
     }

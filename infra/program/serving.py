@@ -1,4 +1,4 @@
-"""An engine behind a Service."""
+"""An engine behind a Service, with what scrapes, scales and guards it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,14 +6,30 @@ import pulumi
 from pulumi_kubernetes.apps import v1 as apps
 from pulumi_kubernetes.core import v1 as core
 from pulumi_kubernetes.meta import v1 as meta
+from pulumi_kubernetes.networking import v1 as networking
 from pulumi_kubernetes.policy import v1 as policy
 
 from infra.core.engines.spec import EngineSpec, EnvVar, Mount, Probe
-from infra.core.plan import GPU_RESOURCE, RUN_AS, SERVICE_PORT, Workload
+from infra.core.plan import (
+    GPU_RESOURCE,
+    RUN_AS,
+    SERVICE_PORT,
+    ExternalSecret,
+    PlannedMonitoring,
+    PlannedScaling,
+    Workload,
+)
+from infra.program.objects import KubernetesObject
+
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+#: Changes where an existing Secret is said to have changed, so that the pods roll.
+_SECRET_VERSIONS = "embedding-serving/secret-versions"  # noqa: S105 - name of an annotation
 
 
 class CentralizedWorkload(pulumi.ComponentResource):
-    """ServiceAccount, Secret, Deployment, Service and PodDisruptionBudget of one workload."""
+    """Everything of one workload: ServiceAccount, Secrets, Deployment, Service, PodDisruptionBudget, NetworkPolicy,
+    ServiceMonitor and ScaledObject.
+    """
 
     #: Name that the Secret got; None when the workload has no keys.
     secret_name: pulumi.Output[str] | None
@@ -25,6 +41,7 @@ class CentralizedWorkload(pulumi.ComponentResource):
         *,
         namespace: pulumi.Input[str],
         pull_secrets: Sequence[str],
+        monitoring: PlannedMonitoring | None,
         secrets: Mapping[str, pulumi.Output[str]],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -41,11 +58,15 @@ class CentralizedWorkload(pulumi.ComponentResource):
             name, metadata=self._metadata(), automount_service_account_token=False, opts=self._child()
         )
         self.secret_name = self._secret(name, secrets)
+        external = [self._external_secret(one) for one in workload.external_secrets]
+        # Without it the first pods would run unguarded.
+        policy_object = self._network_policy(name, monitoring)
         deployment = apps.Deployment(
             name,
             metadata=self._metadata(),
             spec=apps.DeploymentSpecArgs(
-                replicas=workload.replicas,
+                # What KEDA sets stands nowhere else, or every `pulumi up` would put it back.
+                replicas=None if workload.scaling else workload.replicas,
                 revision_history_limit=3,
                 progress_deadline_seconds=workload.budgets.progress_deadline,
                 strategy=apps.DeploymentStrategyArgs(
@@ -57,18 +78,23 @@ class CentralizedWorkload(pulumi.ComponentResource):
                 selector=meta.LabelSelectorArgs(match_labels=workload.selector),
                 template=core.PodTemplateSpecArgs(
                     # Labels of the workload stay off the pods: a new label there would replace every pod.
-                    metadata=meta.ObjectMetaArgs(labels={**workload.pod_labels, **workload.selector}),
+                    metadata=meta.ObjectMetaArgs(
+                        labels={**workload.pod_labels, **workload.selector},
+                        annotations=(
+                            {_SECRET_VERSIONS: workload.secret_versions} if workload.secret_versions else None
+                        ),
+                    ),
                     spec=self._pod(account.metadata.name, pull_secrets),
                 ),
             ),
-            opts=self._child(custom_timeouts=self._timeouts),
+            opts=self._child(custom_timeouts=self._timeouts, depends_on=[*external, policy_object]),
         )
         core.Service(
             name,
             metadata=self._metadata(workload.service),
             spec=core.ServiceSpecArgs(
                 selector=workload.selector,
-                ports=[core.ServicePortArgs(name="http", port=SERVICE_PORT, target_port="http")],
+                ports=self._service_ports(),
             ),
             # The Service is ready when its endpoints are, so it waits as long as the Deployment does.
             opts=self._child(custom_timeouts=self._timeouts, depends_on=[deployment]),
@@ -84,6 +110,11 @@ class CentralizedWorkload(pulumi.ComponentResource):
             ),
             opts=self._child(),
         )
+        if monitoring:
+            self._service_monitor(name, monitoring)
+        if workload.scaling:
+            # A Deployment that is not there yet would be reported as an error by KEDA.
+            self._scaled_object(name, workload.scaling, deployment)
         self.register_outputs({"deployment": deployment.metadata.name})
 
     def _child(
@@ -112,8 +143,159 @@ class CentralizedWorkload(pulumi.ComponentResource):
         )
         return secret.metadata.name.apply(str)
 
+    def _external_secret(self, planned: ExternalSecret) -> pulumi.Resource:
+        remote = {"key": planned.remote_key} | ({"property": planned.property} if planned.property else {})
+        return KubernetesObject(
+            planned.name,
+            {
+                "apiVersion": "external-secrets.io/v1",
+                "kind": "ExternalSecret",
+                "metadata": {
+                    "name": planned.name,
+                    "namespace": self._namespace,
+                    "labels": self._workload.labels,
+                    # Pods that start before would wait for their Secret.
+                    "annotations": {"pulumi.com/waitFor": "condition=Ready"},
+                },
+                "spec": {
+                    # Pods of one generation read one value: a new one is another object of another name.
+                    "refreshPolicy": "CreatedOnce",
+                    "secretStoreRef": {"kind": planned.store_kind, "name": planned.store_name},
+                    "target": {"name": planned.name, "creationPolicy": "Owner"},
+                    "data": [{"secretKey": planned.key, "remoteRef": remote}],
+                },
+            },
+            self._child(),
+        )
+
+    def _service_ports(self) -> list[core.ServicePortArgs]:
+        engine = self._workload.engine
+        main, *others = engine.ports
+        return [
+            core.ServicePortArgs(
+                name=main.name,
+                port=SERVICE_PORT,
+                target_port=main.name,
+                app_protocol="kubernetes.io/h2c" if engine.protocol == "grpc" else None,
+            ),
+            *(core.ServicePortArgs(name=port.name, port=port.number, target_port=port.name) for port in others),
+        ]
+
+    def _network_policy(self, name: str, monitoring: PlannedMonitoring | None) -> pulumi.Resource:
+        workload = self._workload
+        main = networking.NetworkPolicyPortArgs(port=workload.engine.ports[0].name)
+        clients = (
+            # An empty selector is every namespace of the cluster, and nothing outside of it.
+            [networking.NetworkPolicyPeerArgs(namespace_selector=meta.LabelSelectorArgs())]
+            if workload.clients is None
+            else [
+                networking.NetworkPolicyPeerArgs(
+                    namespace_selector=meta.LabelSelectorArgs(match_labels={_NAMESPACE_NAME: client.namespace}),
+                    pod_selector=meta.LabelSelectorArgs(match_labels=client.pod_labels) if client.pod_labels else None,
+                )
+                for client in workload.clients
+            ]
+        )
+        # An ingress rule without peers would let everybody in.
+        ingress = [networking.NetworkPolicyIngressRuleArgs(from_=clients, ports=[main])] if clients else []
+        if monitoring:
+            namespaces = {_NAMESPACE_NAME: monitoring.namespace} if monitoring.namespace else None
+            peer = networking.NetworkPolicyPeerArgs(namespace_selector=meta.LabelSelectorArgs(match_labels=namespaces))
+            scraped = networking.NetworkPolicyPortArgs(port=workload.engine.metrics.port)
+            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=[peer], ports=[scraped]))
+        return networking.NetworkPolicy(
+            name,
+            metadata=self._metadata(),
+            spec=networking.NetworkPolicySpecArgs(
+                pod_selector=meta.LabelSelectorArgs(match_labels=workload.selector),
+                policy_types=["Ingress"],
+                ingress=ingress,
+            ),
+            opts=self._child(),
+        )
+
+    def _service_monitor(self, name: str, monitoring: PlannedMonitoring) -> None:
+        workload = self._workload
+        KubernetesObject(
+            name,
+            {
+                "apiVersion": "monitoring.coreos.com/v1",
+                "kind": "ServiceMonitor",
+                "metadata": {
+                    "name": workload.name,
+                    "namespace": self._namespace,
+                    "labels": {**workload.labels, **monitoring.labels},
+                },
+                "spec": {
+                    "selector": {"matchLabels": workload.selector},
+                    "endpoints": [
+                        {
+                            "port": workload.engine.metrics.port,
+                            "path": workload.engine.metrics.path,
+                            "interval": f"{monitoring.scrape_seconds}s",
+                            "scrapeTimeout": f"{monitoring.scrape_seconds}s",
+                        }
+                    ],
+                },
+            },
+            self._child(),
+        )
+
+    def _scaled_object(self, name: str, scaling: PlannedScaling, deployment: pulumi.Resource) -> None:
+        triggers = [
+            {
+                "type": "prometheus",
+                "name": trigger.name,
+                "metricType": "AverageValue",
+                "metadata": {
+                    "serverAddress": scaling.server_address,
+                    "query": trigger.query,
+                    "threshold": trigger.threshold,
+                    # An answer without a number is an error and leads to the fallback; it is no idle workload.
+                    "ignoreNullValues": "false",
+                },
+            }
+            for trigger in scaling.triggers
+        ]
+        behavior = {
+            "scaleUp": {
+                "stabilizationWindowSeconds": 0,
+                "policies": [{"type": "Percent", "value": 100, "periodSeconds": scaling.scale_up_period}],
+            },
+            "scaleDown": {
+                "stabilizationWindowSeconds": scaling.scale_down_stabilization,
+                "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+            },
+        }
+        KubernetesObject(
+            name,
+            {
+                "apiVersion": "keda.sh/v1alpha1",
+                "kind": "ScaledObject",
+                "metadata": {
+                    "name": scaling.name,
+                    "namespace": self._namespace,
+                    "labels": self._workload.labels,
+                },
+                "spec": {
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": self._workload.name},
+                    "minReplicaCount": scaling.min,
+                    "maxReplicaCount": scaling.max,
+                    "fallback": {
+                        "failureThreshold": scaling.fallback_failures,
+                        "replicas": scaling.fallback_replicas,
+                        "behavior": "currentReplicasIfHigher",
+                    },
+                    "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+                    "triggers": triggers,
+                },
+            },
+            self._child(depends_on=[deployment]),
+        )
+
     def _pod(self, account: pulumi.Input[str], pull_secrets: Sequence[str]) -> core.PodSpecArgs:
         workload, engine = self._workload, self._workload.engine
+        numbers = {port.name: port.number for port in engine.ports}
         return core.PodSpecArgs(
             service_account_name=account,
             automount_service_account_token=False,
@@ -145,9 +327,9 @@ class CentralizedWorkload(pulumi.ComponentResource):
                     image_pull_policy="IfNotPresent",
                     env=[self._env(variable) for variable in engine.env],
                     ports=[core.ContainerPortArgs(name=port.name, container_port=port.number) for port in engine.ports],
-                    startup_probe=_probe(engine.probes.startup),
-                    readiness_probe=_probe(engine.probes.readiness),
-                    liveness_probe=_probe(engine.probes.liveness),
+                    startup_probe=_probe(engine.probes.startup, numbers),
+                    readiness_probe=_probe(engine.probes.readiness, numbers),
+                    liveness_probe=_probe(engine.probes.liveness, numbers),
                     lifecycle=core.LifecycleArgs(
                         pre_stop=core.LifecycleHandlerArgs(
                             sleep=core.SleepActionArgs(seconds=workload.budgets.pre_stop)
@@ -170,17 +352,21 @@ class CentralizedWorkload(pulumi.ComponentResource):
     def _env(self, variable: EnvVar) -> core.EnvVarArgs:
         if variable.secret is None:
             return core.EnvVarArgs(name=variable.name, value=variable.value)
+        own = self._workload.secret
+        secret = self.secret_name if own and own.name == variable.secret.secret else variable.secret.secret
         return core.EnvVarArgs(
             name=variable.name,
             value_from=core.EnvVarSourceArgs(
-                secret_key_ref=core.SecretKeySelectorArgs(name=self.secret_name, key=variable.secret.key)
+                secret_key_ref=core.SecretKeySelectorArgs(name=secret, key=variable.secret.key)
             ),
         )
 
 
-def _probe(probe: Probe) -> core.ProbeArgs:
+def _probe(probe: Probe, numbers: Mapping[str, int]) -> core.ProbeArgs:
     return core.ProbeArgs(
-        http_get=core.HTTPGetActionArgs(path=probe.path, port=probe.port),
+        http_get=core.HTTPGetActionArgs(path=probe.path, port=probe.port) if probe.path else None,
+        # Kubernetes takes no names here.
+        grpc=None if probe.path else core.GRPCActionArgs(port=numbers[probe.port]),
         period_seconds=probe.period_seconds,
         timeout_seconds=probe.timeout_seconds,
         failure_threshold=probe.failure_threshold,

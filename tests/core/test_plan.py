@@ -22,8 +22,12 @@ pytestmark = pytest.mark.core
 
 def test_the_committed_stack_local_has_a_plan_with_a_reason_for_every_choice() -> None:
     plan = made(stacks.committed("local"))
-    [planned] = plan.workloads
+    planned, reranker = plan.workloads
     assert planned.stand_in
+    assert reranker.model.kind == "reranker"
+    assert [addon.name for addon in plan.addons] == ["prometheus", "keda", "metrics-server", "external-secrets"]
+    images = {image for addon in plan.addons for image in addon.images.values()}
+    assert all(image.startswith("built.local/") for image in images)
     assert planned.image == "stand-in.local/huggingface/text-embeddings-inference:89-1.9.3"
     assert {"image", "dtype", "pooling", "revision", "startup", "drain", "rollout", "probes.timeout"} <= {
         reason.field for reason in planned.reasons

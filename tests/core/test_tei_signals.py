@@ -47,7 +47,16 @@ def test_case_44_the_gauge_is_averaged_and_the_counter_is_a_rate() -> None:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_rule_about_scaling_signals_accepts_the_query(query: Query) -> None:
-    trigger = {"type": "prometheus", "metadata": {"query": query("te_namespace", "nv_service", 15), "threshold": "4"}}
+    trigger = {
+        "type": "prometheus",
+        "metricType": "AverageValue",
+        "metadata": {
+            "serverAddress": "http://prometheus-operated.monitoring.svc.cluster.local:9090",
+            "query": query("te_namespace", "nv_service", 15),
+            "threshold": "4",
+            "ignoreNullValues": "false",
+        },
+    }
     assert rules.judge([scaled_object({"spec.triggers": [trigger]})]) == []
 
 

@@ -28,10 +28,10 @@ def container(recorder: Recorder) -> dict[str, Any]:
     return found
 
 
-def test_a_workload_without_keys_is_four_objects_in_a_namespace() -> None:
+def test_a_workload_without_keys_is_five_objects_in_a_namespace() -> None:
     recorder, _ = deployed(planned())
     kinds = sorted(found["kind"] for found in recorder.objects())
-    assert kinds == ["Deployment", "Namespace", "PodDisruptionBudget", "Service", "ServiceAccount"]
+    assert kinds == ["Deployment", "Namespace", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"]
 
 
 def test_a_workload_with_a_key_has_a_secret_and_the_contract_names_it() -> None:
@@ -61,6 +61,7 @@ def test_types_and_names_are_what_state_files_hold() -> None:
         ("kubernetes:core/v1:Secret", "embed-keys"),
         ("kubernetes:core/v1:Service", "embed"),
         ("kubernetes:core/v1:ServiceAccount", "embed"),
+        ("kubernetes:networking.k8s.io/v1:NetworkPolicy", "embed"),
         ("kubernetes:policy/v1:PodDisruptionBudget", "embed"),
         ("pulumi:providers:kubernetes", "cluster"),
     ]

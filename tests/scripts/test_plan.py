@@ -47,10 +47,10 @@ def test_the_plan_of_a_stack_says_what_runs_and_why(run: Run) -> None:
     done = run("--stack", "local")
     assert (done.code, done.err) == (0, "")
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
-    assert "l4 L4 1 2 1" in lines
-    assert "embed tei 1.9.3 (stand-in) sentence-transformers/all-MiniLM-L6-v2 l4 1 1" in lines
+    assert "l4 L4 1 4 4" in lines
+    assert "embed tei 1.9.3 (stand-in) sentence-transformers/all-MiniLM-L6-v2 l4 1 to 3 3" in lines
     assert "maxClientBatchSize 32 TEI's default" in lines
-    assert "maxConcurrentRequests 64" in lines, "a value of the stack file has no reason"
+    assert "maxConcurrentRequests 48" in lines, "a value of the stack file has no reason"
 
 
 def test_json_is_the_whole_plan_and_nothing_else(run: Run) -> None:
@@ -92,14 +92,14 @@ def test_every_command_explains_itself_with_an_example(
     assert "example" in capsys.readouterr().out
 
 
-def _shown(**workload: Any) -> dict[str, dict[str, str]]:
+def _shown(changes: dict[str, Any] | None = None, **workload: Any) -> dict[str, dict[str, str]]:
     """Tables of a plan whose workload has a need: title -> first cell -> second cell."""
     need = {"documentsPerSecond": 3000, "tokens": {"p50": 280, "p95": 512, "max": 512}, "latencyMs": 800}
-    given = plans.stack("L4", pool={"instanceType": "g6.2xlarge"}, need=need, **workload)
+    given = plans.stack("L4", pool={"instanceType": "g6.2xlarge"}, need=need, changes=changes, **workload)
     return {table.title: {str(row[0]): str(row[1]) for row in table.rows} for table in plan.tables(plans.made(given))}
 
 
-def test_a_need_is_shown_with_its_arithmetic_cost_date_and_thresholds() -> None:
+def test_a_need_is_shown_with_its_arithmetic_cost_and_date() -> None:
     tables = _shown()
     arithmetic = tables["Workload embed: how its need became sizes"]
     assert "335 GFLOP" in arithmetic["work"]
@@ -107,9 +107,16 @@ def test_a_need_is_shown_with_its_arithmetic_cost_date_and_thresholds() -> None:
     assert "USD a month" in arithmetic["on demand"]
     assert "per million documents" in arithmetic["on demand"]
     assert "2026-07-20" in arithmetic["on demand"]
-    [thresholds] = [rows for title, rows in tables.items() if "a later release deploys them with KEDA" in title]
-    assert thresholds["pollingInterval"] == "15 s"
-    assert int(thresholds["another replica from, texts in te_queue_size"]) > 0
+    assert "Workload embed: when KEDA asks for another replica" not in tables
+
+
+def test_thresholds_of_scaling_are_shown_with_what_prometheus_is_asked() -> None:
+    tables = _shown(changes={"addons": {"keda": "install", "prometheus": "install"}}, scaling={})
+    thresholds = tables["Workload embed: when KEDA asks for another replica"]
+    assert set(thresholds) == {"queue", "overload"}
+    assert int(thresholds["queue"]) > 0
+    [most] = [value for key, value in tables["Workload embed"].items() if key == "scaling.max"]
+    assert tables["Workload embed"]["replicas"] == f"1 to {most}"
 
 
 def test_the_command_that_compares_gpus_is_about_the_same_need(

@@ -51,7 +51,10 @@ def test_the_output_of_a_stack_is_read(tmp_path: Path) -> None:
         (None, "No such file"),
         ("{", "no JSON"),
         ('"[secret]"', "pulumi up first"),
-        (json.dumps(replace(planned()[1], version=contract.VERSION + 1).to_dict()), "contract version 2"),
+        (
+            json.dumps(replace(planned()[1], version=contract.VERSION + 1).to_dict()),
+            f"contract version {contract.VERSION + 1}",
+        ),
         (json.dumps({"version": contract.VERSION}), "pulumi up"),
     ],
 )

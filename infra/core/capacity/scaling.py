@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-#: The HPA looks every 15 s (its default, and fixed on EKS); asking Prometheus more rarely only delays 0 -> 1.
+#: The HPA looks every 15 s (its default, and fixed on EKS).
 _SYNC_SECONDS = 15
 #: The HPA's own default for scale-down.
 _LEAST_STABILISATION = 300
@@ -27,13 +27,10 @@ class Scaling:
     #: batches the queue stays short while requests are refused.
     overload_per_second: float
     max_concurrent_requests: int
-    polling_seconds: int
     #: Replicas may double once per this period: a replica asked for has not been ready before.
     scale_up_period_seconds: int
     #: A replica is given back when it was not needed for this long.
     scale_down_stabilisation_seconds: int
-    #: To zero, where the minimum is zero.
-    cooldown_seconds: int
     #: How the threshold came about.
     why: str
 
@@ -61,9 +58,7 @@ def derive(*, each: float, step: float, texts: int, latency_ms: float | None, re
         overload_per_second=max(0.1, round(_OVERLOAD_SHARE * each, 1)),
         # The gauge leaves out two batches (running and prefetched), so it can reach twice the threshold.
         max_concurrent_requests=max(2 * texts + 2 * queue, 2 * _CLIENT_BATCH),
-        polling_seconds=_SYNC_SECONDS,
         scale_up_period_seconds=max(_SYNC_SECONDS, ready_seconds),
         scale_down_stabilisation_seconds=stabilisation,
-        cooldown_seconds=stabilisation,
         why=why,
     )

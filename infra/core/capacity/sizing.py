@@ -544,7 +544,7 @@ def _size_lines(sizing: Sizing, batch: _Batch) -> list[str]:
         f"queue: another replica from {scaling.queue_threshold} queued texts per replica ({scaling.why}); texts "
         f"per batch up to {sizing.max_batch_requests}; {sizing.max_concurrent_requests} places for 2 batches and twice "
         "the threshold",
-        f"waiting: poll every {scaling.polling_seconds} s; double at most every {scaling.scale_up_period_seconds} s "
+        f"waiting: double at most every {scaling.scale_up_period_seconds} s "
         f"(a replica is ready after {request.ready_seconds} s); give back after "
         f"{scaling.scale_down_stabilisation_seconds} s",
     ]

@@ -179,7 +179,7 @@ def addon_objects(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
     crds: list[dict[str, Any]] = json.loads(folder.joinpath("crds.json").read_text(encoding="utf-8"))
     text = folder.joinpath("objects.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return crds, [document for document in yaml.load_all(text, Loader=loader) if document]  # noqa: S506
+    return crds, [document for document in yaml.load_all(text, Loader=loader) if document]
 
 
 def find_gpu(name: str) -> Gpu | None:

@@ -39,9 +39,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Probe:
-    """An HTTP GET by the kubelet. Seconds throughout."""
+    """An HTTP GET by the kubelet; without a path, a call of grpc.health.v1. Seconds throughout."""
 
-    path: str
+    path: str | None
     port: str
     period_seconds: int
     timeout_seconds: int
@@ -99,6 +99,15 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Trigger:
+    """A question that KEDA asks Prometheus; another replica is wanted per ``threshold`` of the answer."""
+
+    name: str
+    query: str
+    threshold: str
+
+
+@dataclass(frozen=True)
 class Api:
     """What a client needs to know beside the URL."""
 
@@ -118,6 +127,8 @@ class EngineSpec:
     tag: str
     digest: str | None
     env: tuple[EnvVar, ...]
+    #: http or grpc: what clients speak on the first port.
+    protocol: str
     ports: tuple[Port, ...]
     probes: Probes
     mounts: tuple[Mount, ...]

@@ -9,7 +9,9 @@ from infra.core.catalogue import Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
 from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
+from infra.core.plan import addons
 from infra.core.plan.pools import Pool, PoolPlanner
+from infra.core.plan.secrets import SecretPlanner
 from infra.core.plan.values import (
     GPU_PRODUCT_LABEL,
     GPU_RESOURCE,
@@ -17,12 +19,18 @@ from infra.core.plan.values import (
     SERVICE_PORT,
     Budgets,
     Capacity,
+    ExternalSecret,
     Plan,
+    PlannedAddon,
+    PlannedClient,
     PlannedModel,
+    PlannedMonitoring,
     PlannedPool,
+    PlannedScaling,
     PlannedSecret,
     Toleration,
     Workload,
+    planned_secret_name,
 )
 from infra.core.settings import CustomModel, Images, Stack, TeiWorkload
 
@@ -33,18 +41,24 @@ __all__ = [
     "SERVICE_PORT",
     "Budgets",
     "Capacity",
+    "ExternalSecret",
     "Plan",
+    "PlannedAddon",
+    "PlannedClient",
     "PlannedModel",
+    "PlannedMonitoring",
     "PlannedPool",
+    "PlannedScaling",
     "PlannedSecret",
     "Toleration",
     "Workload",
     "make",
+    "planned_secret_name",
 ]
 
 _TEMPLATE_HASH = "pod-template-hash"
-#: Registries that engine images come from.
-_MIRRORED = (tei.images.REGISTRY,)
+#: Failed questions in a row, at the HPA's 15 s, before KEDA falls back: one restart of Prometheus passes.
+_FALLBACK_FAILURES = 3
 #: Environments in which a model is served at a named revision only.
 _PINNED = {"staging", "prod"}
 #: Until every kube-proxy and client knows that a pod is going away (endpoint propagation), requests still arrive.
@@ -70,8 +84,10 @@ class _Planner:
     def __init__(self, stack: Stack, name: str, secrets: frozenset[str]) -> None:
         self.stack = stack
         self.name = name
-        self.secrets = secrets
+        self.configured = secrets
         self.refusals: list[Refusal] = []
+        self.monitoring = addons.monitoring(stack, self.refusals)
+        self.secrets = SecretPlanner(stack, secrets, self.refusals)
         self.pools = PoolPlanner(stack.node_pools, self.refusals)
         self.models = dict(catalogue.models())
         #: Places of the stack file's own models.
@@ -102,6 +118,8 @@ class _Planner:
             namespace=self.stack.namespace.name,
             create_namespace=self.stack.namespace.create,
             pull_secrets=self.stack.images.pull_secrets,
+            addons=addons.planned(self.stack),
+            monitoring=self.monitoring,
             pools=tuple(self.pools.pool_fit(pool, workloads, places) for pool in pools.values()),
             workloads=tuple(workloads),
         )
@@ -123,9 +141,11 @@ class _Planner:
                 "absent, or environment: local",
                 f"Stand-ins are no product, and environment is {self.stack.environment}.",
             )
+        hosts = {tei.images.REGISTRY, *addons.registries()}
         for host in images.mirrors:
-            if host not in _MIRRORED:
-                self.refuse(f"images.mirrors.{host}", host, ", ".join(_MIRRORED), "No image comes from another host.")
+            if host not in hosts:
+                why = "No image comes from another host."
+                self.refuse(f"images.mirrors.{host}", host, ", ".join(sorted(hosts)), why)
 
     def _services(self) -> None:
         """Two workloads of different names may still ask for the same Service."""
@@ -182,7 +202,8 @@ class _Planner:
             self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
         if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
-        secret_name = f"{workload.name}-keys"
+        secret_name = planned_secret_name(workload.name)
+        secrets = self.secrets.of(workload.name)
         revision = workload.revision or self.revisions[model.id]
         description = tei.describe(
             tei.Request(
@@ -203,12 +224,13 @@ class _Planner:
                 max_nodes=pool.settings.nodes,
                 image_pull_seconds=pool.image_pull_seconds,
                 stand_in=self.stack.images.stand_in_registry is not None,
-                secrets=self.secrets,
+                secrets=self.configured,
                 secret_name=secret_name,
+                secret_refs=secrets.refs,
             )
         )
         self.refusals.extend(description.refusals)
-        engine, replicas = description.spec, description.replicas
+        engine, replicas, most = description.spec, description.replicas, description.max_replicas
         reasons = list(engine.reasons)
         self._rollout(path, workload, replicas, reasons)
         # A need that fits no node of the pool is refused there.
@@ -219,8 +241,9 @@ class _Planner:
         if workload.need and description.sizing is None:
             # How many pods there would be is not known, so nothing can be said about the pool.
             return None
-        keys = tuple(variable.secret.key for variable in engine.env if variable.secret)
-        budgets = _budgets(engine, workload, replicas, pool.image_pull_seconds, reasons)
+        refs = tuple(variable.secret for variable in engine.env if variable.secret)
+        keys = tuple(ref.key for ref in refs if ref.secret == secret_name)
+        budgets = _budgets(engine, workload, most, pool.image_pull_seconds, reasons)
         return Workload(
             name=workload.name,
             topology=workload.topology,
@@ -237,6 +260,8 @@ class _Planner:
             image=_image(engine, self.stack.images),
             stand_in=self.stack.images.stand_in_registry is not None,
             replicas=replicas,
+            max_replicas=most,
+            top_k=workload.top_k,
             max_surge=workload.rollout.max_surge,
             max_unavailable=workload.rollout.max_unavailable,
             service=workload.service_name or workload.name,
@@ -246,10 +271,55 @@ class _Planner:
             node_selector=pool.node_selector(reasons),
             tolerations=tuple(pool.tolerations()),
             secret=PlannedSecret(secret_name, keys) if keys else None,
+            external_secrets=secrets.fetched(refs),
+            secret_versions=secrets.versions_of(refs),
+            scaling=self._scaling(path, workload, description, reasons),
+            clients=self._clients(workload, reasons),
             budgets=budgets,
             capacity=_capacity(description.sizing),
             reasons=tuple(reasons),
         )
+
+    def _scaling(
+        self, path: str, workload: TeiWorkload, description: tei.Description, reasons: list[Reason]
+    ) -> PlannedScaling | None:
+        thresholds = description.scaling
+        if thresholds is None:
+            return None
+        chosen, monitoring = self.stack.addons, self.monitoring
+        if chosen.keda is None:
+            self.refuse("addons.keda", None, "install, or existing", f"stack.{path}.scaling is done by KEDA.")
+        if chosen.prometheus is None:
+            why = f"KEDA asks Prometheus how many texts wait (stack.{path}.scaling)."
+            self.refuse("addons.prometheus", None, "install, or existing", why)
+        if monitoring is None:
+            return None
+        service = workload.service_name or workload.name
+        reasons.append(
+            Reason(
+                "scaling.fallback",
+                f"{description.replicas} or as many as there are",
+                f"after {_FALLBACK_FAILURES} questions that Prometheus did not answer, or could not",
+            )
+        )
+        return PlannedScaling(
+            name=workload.name,
+            min=description.replicas,
+            max=description.max_replicas,
+            server_address=monitoring.address,
+            triggers=tei.scaling.triggers(thresholds, self.stack.namespace.name, service, monitoring.scrape_seconds),
+            fallback_failures=_FALLBACK_FAILURES,
+            fallback_replicas=description.replicas,
+            scale_up_period=thresholds.scale_up_period_seconds,
+            scale_down_stabilization=thresholds.scale_down_stabilisation_seconds,
+        )
+
+    def _clients(self, workload: TeiWorkload, reasons: list[Reason]) -> tuple[PlannedClient, ...] | None:
+        if workload.clients is None:
+            reasons.append(Reason("clients", "every pod of the cluster", "name them, and no other pod gets through"))
+            return None
+        here = self.stack.namespace.name
+        return tuple(PlannedClient(client.namespace or here, dict(client.pod_labels)) for client in workload.clients)
 
     def _known_models(self, given: str) -> str:
         own = [f"{model} ({place}.id)" for model, place in self.places.items()]
@@ -328,9 +398,11 @@ def _custom(model: CustomModel) -> Model:
 
 
 def _image(engine: EngineSpec, images: Images) -> str:
-    registry = images.stand_in_registry or images.mirrors.get(engine.registry, engine.registry)
     digest = f"@{engine.digest}" if engine.digest else ""
-    return f"{registry}/{engine.repository}:{engine.tag}{digest}"
+    name = f"{engine.repository}:{engine.tag}{digest}"
+    if images.stand_in_registry:
+        return f"{images.stand_in_registry}/{name}"
+    return addons.mirrored(f"{engine.registry}/{name}", images)
 
 
 def _budgets(engine: EngineSpec, workload: TeiWorkload, replicas: int, pull: int, reasons: list[Reason]) -> Budgets:

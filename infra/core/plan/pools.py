@@ -255,8 +255,9 @@ class PoolPlanner:
         count, node, kind = pool.settings.nodes, pool.node, pool.one_node()
         if count and node and kind and all(_fits(kind, workload) for workload in here):
             steady, rolling = _nodes_for(kind, here, surge=False), _nodes_for(kind, here, surge=True)
-            pods = sum(workload.replicas for workload in here)
-            names = ", ".join(f"{places[w.name]}.replicas: {w.replicas}" for w in here)
+            pods = sum(workload.max_replicas for workload in here)
+            names = ", ".join(f"{places[w.name]}.{_replicas_key(w)}: {w.max_replicas}" for w in here)
+            sizes = ", ".join(f"{places[w.name]}.resources" for w in here)
             surges = ", ".join(f"{places[w.name]}.rollout.maxSurge: {w.max_surge}" for w in here if w.max_surge)
             offer = (
                 f"{counted(count, 'node')} with {node.cpu} CPU, {node.memory} and {counted(node.gpus, 'GPU')} "
@@ -268,7 +269,7 @@ class PoolPlanner:
                 self.refuse(
                     path,
                     count,
-                    f"{steady} or more, fewer replicas, or smaller resources",
+                    f"{steady} or more, fewer replicas, or smaller resources ({sizes})",
                     f"No room on {offer} for {those}: the last ones would stay Pending.",
                 )
             elif rolling > count:
@@ -284,8 +285,12 @@ class PoolPlanner:
             gpu=pool.gpu.name if pool.gpu else None,
             nodes=count,
             gpus_per_node=node.gpus if node else None,
-            gpus_wanted=sum(workload.replicas * workload.engine.resources.gpus for workload in here),
+            gpus_wanted=sum(workload.max_replicas * workload.engine.resources.gpus for workload in here),
         )
+
+
+def _replicas_key(workload: Workload) -> str:
+    return "scaling.max" if workload.scaling else "replicas"
 
 
 def _room_of(workload: Workload) -> Room:
@@ -304,7 +309,7 @@ def _nodes_for(node: Node, workloads: list[Workload], *, surge: bool) -> int:
         (
             _room_of(workload)
             for workload in workloads
-            for _ in range(workload.replicas + (workload.max_surge if surge and workload.replicas else 0))
+            for _ in range(workload.max_replicas + (workload.max_surge if surge and workload.max_replicas else 0))
         ),
         reverse=True,
     )

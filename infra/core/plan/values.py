@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from infra.core.capacity import Cost, Latency, Scaling
-from infra.core.engines.spec import EngineSpec, Reason
+from infra.core.engines.spec import EngineSpec, Reason, Trigger
 
 #: Taint that GPU nodes carry by convention, with any value; the admission plugin of managed clusters adds the same.
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -12,6 +12,11 @@ GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 SERVICE_PORT = 80
 #: User and group of the engine process: images run as root unless told, Pod Security `restricted` refuses that.
 RUN_AS = 10001
+
+
+def planned_secret_name(workload: str) -> str:
+    """What the Secret of secret configuration is called before it exists: Pulumi gives it another name."""
+    return f"{workload}-keys"
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,6 @@ class ExternalSecret:
     key: str
     remote_key: str
     property: str | None
-
-
-@dataclass(frozen=True)
-class Trigger:
-    """A question that KEDA asks Prometheus; another replica is wanted per ``threshold`` of the answer."""
-
-    name: str
-    query: str
-    threshold: str
 
 
 @dataclass(frozen=True)
@@ -159,6 +155,8 @@ class Workload:
     replicas: int
     #: Pods at most: as many as ``replicas`` where it is not scaled.
     max_replicas: int
+    #: Texts per request that a reranker is asked for, where the stack file says.
+    top_k: int | None
     max_surge: int
     max_unavailable: int
     service: str

@@ -6,11 +6,12 @@ release.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.core import capacity, catalogue, quantities
-from infra.core.capacity import Node, Pod, Sizing, memory, physics
+from infra.core.capacity import Node, Pod, Scaling, Sizing, memory, physics
 from infra.core.capacity.need import rounded
 from infra.core.capacity.physics import Dtype
 from infra.core.capacity.scaling import PATIENCE_SECONDS
@@ -30,12 +31,15 @@ from infra.core.engines.spec import (
     Resources,
     SecretRef,
 )
-from infra.core.engines.tei import estimates, images, variables
+from infra.core.engines.tei import estimates, images, scaling, variables
 from infra.core.engines.tei.estimates import Machine
+from infra.core.engines.tei.scaling import Pace, Thresholds
 from infra.core.errors import Refusal, quoted
 from infra.core.settings import Allocatable, TeiWorkload
 
-HTTP_PORT = 8080
+PORT = 8080
+#: Of images that speak gRPC: they serve /metrics over HTTP on a port of its own.
+PROMETHEUS_PORT = 9000
 CACHE_PATH = "/data"
 #: Hides the line in which TEI prints its API key, keeps those that show the device and Ready (tried on 1.9.3).
 LOG_LEVEL = "info,text_embeddings_router=warn,text_embeddings_router::http=info"
@@ -97,6 +101,8 @@ class Request:
     secrets: frozenset[str]
     #: Name of the Kubernetes Secret that will hold this workload's keys.
     secret_name: str
+    #: Where keys lie that come from elsewhere, by config key.
+    secret_refs: Mapping[str, SecretRef]
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,13 @@ class Description:
     """What TEI decides for one workload; only of use where ``refusals`` is empty."""
 
     spec: EngineSpec
+    #: In quiet hours, and at most: the same where the workload is not scaled.
     replicas: int
+    max_replicas: int
     #: How the workload's need became sizes; None: it has none, or it is refused.
     sizing: Sizing | None
+    #: When another replica is asked for; None: the workload is not scaled.
+    scaling: Scaling | None
     refusals: tuple[Refusal, ...]
 
 
@@ -140,6 +150,8 @@ class _Planner:
         self.tokens = need.tokens if need else self.workload.tokens
         self.tokens_key = "need.tokens" if need else "tokens"
         self.sizing: Sizing | None = None
+        self.thresholds: Thresholds | None = None
+        self.protocol = self.workload.protocol
         tokens = self.tokens
         #: Longest and usual length of the texts that arrive, in tokens.
         self.longest = (
@@ -178,10 +190,11 @@ class _Planner:
                 prefix = ""
             elif images.experimental(gpu):
                 where += "; upstream calls this image experimental"
-        self.because("image", f"{prefix}{version}", where)
+        tag = f"{prefix}{version}{images.GRPC_SUFFIX if self.protocol == 'grpc' else ''}"
+        self.because("image", tag, where)
         if self.workload.digest and self.request.stand_in:
             self.refuse("digest", self.workload.digest, "absent", "images.standInRegistry holds images of its own.")
-        return f"{prefix}{version}"
+        return tag
 
     def served(self) -> None:
         """Whether TEI can serve this model at all."""
@@ -366,11 +379,10 @@ class _Planner:
             # Two lists of the largest size at least: one alone would lock every other client out.
             patience = int(PATIENCE_SECONDS / estimates.batch_seconds(self.model, machine, self.usual, 1))
             concurrent = max(2 * batch, min(_CONCURRENT_REQUESTS, patience))
-            self.because(
-                "maxConcurrentRequests",
-                concurrent,
-                f"texts of {self.usual} tokens that wait, if possible {PATIENCE_SECONDS} s at most; more get 429",
-            )
+            why = f"texts of {self.usual} tokens that wait, if possible {PATIENCE_SECONDS} s at most; more get 429"
+            if self.thresholds and concurrent < (least := self.thresholds.least_concurrent):
+                concurrent, why = least, "two batches and the queue that asks for another replica; more get 429"
+            self.because("maxConcurrentRequests", concurrent, why)
             return concurrent
         if batch > given:
             self.refuse(
@@ -386,6 +398,18 @@ class _Planner:
                 f"{least + 1} or more",
                 f"need asks for another replica from {sizing.scaling.queue_threshold} queued texts on, and 2 batches "
                 f"of {sizing.max_batch_requests} texts wait outside that queue: TEI would answer 429 before.",
+            )
+        elif self.thresholds and given < (least := self.thresholds.least_concurrent):
+            texts = self.thresholds.batch_texts
+            allowed = f"{least} or more"
+            if given > 2 * texts + 1:
+                allowed += f", or scaling.queueThreshold: {given - 2 * texts - 1} or less"
+            self.refuse(
+                "maxConcurrentRequests",
+                given,
+                allowed,
+                f"Another replica is asked for from {self.thresholds.scaling.queue_threshold} queued texts on, and 2 "
+                f"batches of {texts} texts wait outside that queue: TEI would answer 429 before.",
             )
         return given
 
@@ -475,6 +499,8 @@ class _Planner:
         return estimates.host_memory_mib(self.model, self.gpu, workers, tokens, inputs)
 
     def replicas(self) -> int:
+        if self.workload.scaling:
+            return self.workload.scaling.min
         if self.workload.replicas is not None:
             return self.workload.replicas
         if self.sizing is None:
@@ -570,11 +596,14 @@ class _Planner:
         ):
             if not wanted:
                 continue
+            if key in self.request.secret_refs:
+                env.append(EnvVar(name, secret=self.request.secret_refs[key]))
+                continue
             if key not in self.request.secrets:
                 self.refuse(
                     path,
                     given,
-                    f"secret config embedding-serving:{key}",
+                    f"secret config embedding-serving:{key}, or stack.secrets.{key}",
                     f"It is not set: pulumi config set --secret embedding-serving:{key}",
                 )
             env.append(EnvVar(name, secret=SecretRef(self.request.secret_name, key)))
@@ -610,17 +639,68 @@ class _Planner:
         # the start, the kubelet kills at the last one: (threshold - 1) periods lie between.
         timeout = max(_LEAST_PROBE_SECONDS, math.ceil(_PROBE_MARGIN * batch_seconds))
         self.because("probes.timeout", f"{timeout} s", f"/health waits behind a batch of up to {batch_seconds:.1f} s")
+        health, metrics = ("/health", "http") if self.protocol == "http" else (None, "metrics")
         return Probes(
             startup=Probe(
-                "/health",
-                "http",
+                health,
+                self.protocol,
                 _STARTUP_PERIOD_SECONDS,
                 _STARTUP_PERIOD_SECONDS,
                 math.ceil(startup / _STARTUP_PERIOD_SECONDS) + 1,
             ),
-            readiness=Probe("/health", "http", timeout, timeout, 3),
-            liveness=Probe("/metrics", "http", 10, 5, 6),
+            readiness=Probe(health, self.protocol, timeout, timeout, 3),
+            liveness=Probe("/metrics", metrics, 10, 5, 6),
         )
+
+    def scale(self, machine: Machine, budget: int, ready_seconds: int) -> None:
+        """Thresholds of scaling, from what a replica does with texts of usual length."""
+        given = self.workload.scaling
+        usual = min(self.longest, self.tokens.p50 if self.tokens else self.usual)
+        texts = self.inputs(machine.gpu, usual, budget)
+        step = estimates.batch_seconds(self.model, machine, usual, texts)
+        pace = Pace(texts, step, ready_seconds)
+        self.thresholds = scaling.thresholds(
+            self.workload,
+            self.sizing,
+            pace,
+            stand_in=self.request.stand_in,
+            refuse=self.refuse,
+            because=self.because,
+        )
+        if given and self.workload.replicas is not None:
+            why = f"scaling.min and scaling.max of {self.request.path} say how many pods there are."
+            self.refuse("replicas", self.workload.replicas, "absent, or no scaling", why)
+        if given and given.min == 0:
+            self.refuse(
+                "scaling.min",
+                0,
+                "1 or more",
+                "The queue that asks for a replica is counted by the replicas themselves: without one nobody asks.",
+            )
+
+    def most_replicas(self, replicas: int) -> int:
+        """Pods at most."""
+        given = self.workload.scaling
+        if given is None:
+            return replicas
+        if given.max is None and self.sizing is None:
+            why = "Without a need nobody says how many are too many."
+            self.refuse("scaling.max", None, "a number of replicas, or a need", why)
+            return replicas
+        most = given.max or (self.sizing.replicas if self.sizing else replicas)
+        if most < given.min:
+            limit = "scaling.max" if given.max else "need"
+            self.refuse("scaling.min", given.min, f"{most} or less", f"{limit} gives {most} replicas at most.")
+        elif given.max is None and self.sizing:
+            self.because("scaling.max", most, self._worked("replicas"))
+        elif self.sizing and most < self.sizing.replicas:
+            self.refuse(
+                "scaling.max",
+                most,
+                f"{self.sizing.replicas} or more",
+                f"need takes {self.sizing.replicas} replicas: {self._worked('replicas')}.",
+            )
+        return most
 
     def longest_request(self, machine: Machine, concurrent: int, batch_seconds: float, budget: int) -> int:
         given = self.workload.longest_request_seconds
@@ -706,16 +786,19 @@ class _Planner:
         self.size(dtype, cpu, workers)
         budget, truncate = self.batch_tokens(dtype)
         machine = Machine(None if self.request.stand_in else self.gpu, cpu / 1000, dtype)
+        # TEI warms up with texts as long as the model takes, whatever arrives later.
+        warm_up = self.batch_time(machine, model.max_tokens, budget)
+        self.check_warm_up(warm_up, budget)
+        startup = max(_LEAST_STARTUP_SECONDS, math.ceil(estimates.startup_seconds(model, warm_up)))
+        ready = self.request.image_pull_seconds + startup
+        self.wait_until_ready(ready)
+        self.scale(machine, budget, ready)
         client = self.client_limits(machine)
         if not workload.tokenization_workers:
             self.because("tokenizationWorkers", workers, "the CPU limit; TEI would start one per core of the node")
         memory_mib = self.memory_mib(workers, budget)
         cache_mib, ephemeral_mib = self.disk_mib()
-        # TEI warms up with texts as long as the model takes, whatever arrives later.
-        warm_up = self.batch_time(machine, model.max_tokens, budget)
-        self.check_warm_up(warm_up, budget)
         batch_seconds = min(warm_up, self.batch_time(machine, self.longest, budget))
-        startup = max(_LEAST_STARTUP_SECONDS, math.ceil(estimates.startup_seconds(model, warm_up)))
         self.because(
             "startup",
             f"{startup} s",
@@ -723,7 +806,8 @@ class _Planner:
         )
         longest = self.longest_request(machine, client.concurrent, batch_seconds, budget)
         replicas = self.replicas()
-        self.expect(dtype, machine, replicas)
+        most = self.most_replicas(replicas)
+        self.expect(dtype, machine, most)
         env = self.environment(
             {
                 "MODEL_ID": workload.model,
@@ -732,7 +816,7 @@ class _Planner:
                 "DTYPE": dtype,
                 "POOLING": pooling,
                 "MAX_BATCH_TOKENS": str(budget),
-                **({"MAX_BATCH_REQUESTS": str(self.sizing.max_batch_requests)} if self.sizing else {}),
+                **({"MAX_BATCH_REQUESTS": texts} if (texts := self.batch_requests()) else {}),
                 "MAX_CONCURRENT_REQUESTS": str(client.concurrent),
                 "MAX_CLIENT_BATCH_SIZE": str(client.batch),
                 "PAYLOAD_LIMIT": str(client.payload),
@@ -740,7 +824,8 @@ class _Planner:
                 "TOKENIZATION_WORKERS": str(workers),
                 # TEI reads HOSTNAME, which Kubernetes sets to the pod's name, as the address to bind.
                 "HOSTNAME": "0.0.0.0",  # noqa: S104 - inside the pod
-                "PORT": str(HTTP_PORT),
+                "PORT": str(PORT),
+                **({"PROMETHEUS_PORT": str(PROMETHEUS_PORT)} if self.protocol == "grpc" else {}),
                 "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
                 # Upstream's images start with --json-output; said here as well for images that do not.
                 "JSON_OUTPUT": "true",
@@ -756,7 +841,12 @@ class _Planner:
             tag=tag,
             digest=workload.digest,
             env=env,
-            ports=(Port("http", HTTP_PORT),),
+            protocol=self.protocol,
+            ports=(
+                (Port("http", PORT),)
+                if self.protocol == "http"
+                else (Port("grpc", PORT), Port("metrics", PROMETHEUS_PORT))
+            ),
             probes=self.probes(batch_seconds, startup),
             mounts=(
                 Mount("cache", CACHE_PATH, size_mib=cache_mib, claim=workload.cache.existing_claim),
@@ -776,27 +866,39 @@ class _Planner:
                 payload_bytes=client.payload,
                 auto_truncate=truncate,
             ),
-            metrics=Metrics("http", "/metrics"),
+            metrics=Metrics("http" if self.protocol == "http" else "metrics", "/metrics"),
             api=Api(
                 model_name=workload.served_model_name or workload.model,
-                openai=model.kind is ModelKind.EMBEDDING,
+                openai=model.kind is ModelKind.EMBEDDING and self.protocol == "http",
                 api_key=workload.require_api_key,
             ),
             startup_seconds=startup,
             longest_request_seconds=longest,
             reasons=tuple(self.reasons),
         )
-        return Description(spec, replicas, self._until_ready(startup), tuple(self.refusals))
+        return Description(
+            spec,
+            replicas,
+            most,
+            self.sizing,
+            self.thresholds.scaling if self.thresholds else None,
+            tuple(self.refusals),
+        )
 
-    def _until_ready(self, startup: int) -> Sizing | None:
-        """The sizing with the waits of scaling, which follow from how long a replica takes to be ready."""
+    def batch_requests(self) -> str | None:
+        """Texts that a batch may hold, where sizes or thresholds rest on it."""
+        if self.sizing:
+            return str(self.sizing.max_batch_requests)
+        return str(self.thresholds.batch_texts) if self.thresholds else None
+
+    def wait_until_ready(self, ready: int) -> None:
+        """The waits of scaling follow from how long a replica takes to be ready."""
         if self.sizing is None:
-            return None
-        ready = self.request.image_pull_seconds + startup
+            return
         answer = capacity.size(replace(self.sizing.request, ready_seconds=ready))
         if not isinstance(answer, Sizing):
             raise AssertionError(f"the time to be ready decides no size: {answer.refusals}")
-        return answer
+        self.sizing = answer
 
 
 def describe(request: Request) -> Description:

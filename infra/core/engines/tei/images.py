@@ -22,6 +22,8 @@ _STARTS_ON = {80: range(80, 90), 86: range(86, 90), 120: range(120, 122)}
 _EXPERIMENTAL = {75, 90, 100, 120, 121}
 #: The only GPU image that is built for arm64 (DGX Spark).
 _ARM64 = {121}
+#: Of the tags of images that speak gRPC; there is one beside every tag but those with `cuda-`.
+GRPC_SUFFIX = "-grpc"
 #: Architectures that TEI serves with flash attention 2 and float16 only.
 FLASH_ATTENTION_ONLY = {"mistral", "qwen2"}
 _CPU_PREFIXES = {"amd64": "cpu-", "arm64": "cpu-arm64-"}
