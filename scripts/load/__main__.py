@@ -212,8 +212,8 @@ def show(result: Result, title: str, notes: Sequence[str] = ()) -> None:
     console.say(f"{opened} of {counted(result.texts_per_request, 'text')}, {_shown(result.tokens)}.")
     if total.start_lag_ms is not None and total.start_lag_ms.p99 > _LATE_MS:
         console.say(
-            f"This machine is too busy: 1 % of the requests went out {total.start_lag_ms.p99:.0f} ms or more after "
-            "they were due, which their latency includes. Give a lower --rate."
+            f"This machine was busy: 1 % of the requests went out {total.start_lag_ms.p99:.0f} ms or more after they "
+            "were due, and their latency includes that."
         )
     if result.ended_early:
         console.say(f"Ended early: {result.ended_early}; the numbers are of what was measured until then.")
