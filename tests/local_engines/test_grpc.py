@@ -272,7 +272,7 @@ def test_a_client_that_goes_away_gives_its_permit_back(slow_with_one_permit: Grp
     assert len(engine.call(EMBED, inputs="a").embeddings) == 768
 
 
-def test_metrics_are_on_the_port_of_prometheus_under_every_path(embedder: GrpcEngine) -> None:
+def test_case_02_metrics_are_on_the_port_of_prometheus_under_every_path(embedder: GrpcEngine) -> None:
     before = embedder.metrics()
     embedder.call(EMBED, inputs="a")
     after = embedder.metrics()
