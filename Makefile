@@ -47,7 +47,7 @@ capacity: $(STAMP) ## GPUs and cost for a load, without a stack; alone: an examp
 shell: $(STAMP) ## A shell with kubectl and pulumi for the embedded cluster
 	@$(RUN) scripts.shell $(ARGS)
 
-toolchain: $(STAMP) ## Build or find the programs and images that make up uses
+toolchain: $(STAMP) ## Build or find all programs and images
 	@$(RUN) local.toolchain build $(ARGS)
 
 test: $(STAMP) ## All tests, or those of one TIER: core program policy promql local cluster

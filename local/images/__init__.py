@@ -23,7 +23,7 @@ __all__ = ["ensure", "model_files", "tei"]
 
 model_files = engine.model_files
 
-#: Images of the stand-in that stay in the cache: some for other checkouts, not one for every edit.
+#: Images of one name that stay in the cache: some for other checkouts, not one for every edit.
 _KEPT = 4
 
 _OWN_SOURCE = Path(__file__).read_bytes() + (Path(__file__).parent / "oci.py").read_bytes()
@@ -91,7 +91,7 @@ def _static_program(
         write_layer(layer, work / "layer.tar", owner=0)
         write_image([work / "layer.tar"], config, [name], out / "image.tar")
 
-    return entry.obtain(reporter, produce, f"image: {program}") / "image.tar"
+    return entry.obtain(reporter, produce, f"image: {program}", keep=_KEPT) / "image.tar"
 
 
 def tei(reporter: Reporter) -> Path:
