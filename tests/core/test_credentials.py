@@ -34,7 +34,7 @@ def _of_a_pod(**environment: str) -> list[str]:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_a_credential_is_refused_in_the_stack_file_and_in_a_pod_and_not_repeated(value: str) -> None:
+def test_case_99_a_credential_is_refused_in_the_stack_file_and_in_a_pod_and_not_repeated(value: str) -> None:
     [said] = _of_a_pod(SETTING=value)
     assert "looks like a credential" in said
     line = refused_at(stack(env={"SETTING": value}), "serving[0].env.SETTING")

@@ -1,6 +1,8 @@
 """Reading PromQL: how many elements a query can give, and of which metrics."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infra.core.engines.tei import signals
 from infra.core.rules import promql
@@ -97,3 +99,41 @@ def test_syntax_that_is_not_known_is_not_judged(query: str) -> None:
 )
 def test_metrics_are_told_from_labels_functions_and_words(query: str, names: set[str]) -> None:
     assert promql.metrics(query) == names
+
+
+def test_a_query_may_be_nested_deeper_than_it_can_be_followed() -> None:
+    deep = "(" * 5000 + "te_queue_size" + ")" * 5000
+    assert promql.result_of(deep) is None
+    assert promql.metrics(deep) == {"te_queue_size"}
+
+
+_PIECES = [
+    "sum",
+    "by",
+    "on",
+    "(",
+    ")",
+    "te_queue_size",
+    "{a='b'}",
+    "[1m]",
+    "or",
+    "+",
+    "1",
+    ",",
+    "topk",
+    "bool",
+    "@",
+    "'",
+]
+
+
+@settings(deadline=None, derandomize=True, max_examples=500)
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map(" ".join) | st.text(max_size=30))
+def test_any_text_is_read_not_known_or_said_to_be_no_promql(query: str) -> None:
+    try:
+        result = promql.result_of(query)
+        named = promql.metrics(query)
+    except promql.UnreadableQueryError:
+        return
+    assert result is None or result.single or not result.scalar
+    assert all(named)

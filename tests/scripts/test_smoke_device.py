@@ -21,7 +21,7 @@ def test_a_start_on_cuda_is_proven_in_text_and_in_json() -> None:
 
 
 @pytest.mark.parametrize("log", [CPU + READY, FALLBACK + CPU + READY, FALLBACK + CUDA + READY])
-def test_a_word_of_the_cpu_fails(log: str) -> None:
+def test_case_10_a_word_of_the_cpu_fails(log: str) -> None:
     with pytest.raises(UnmetError, match="pod says"):
         device_line("pod", log)
 

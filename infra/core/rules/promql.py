@@ -109,7 +109,8 @@ def result_of(query: str) -> Result | None:
     reader = _Reader(_tokens(query))
     try:
         found = reader.expression(0)
-    except _NotKnownError:
+    except (_NotKnownError, RecursionError):
+        # Brackets can be nested deeper than Python goes.
         return None
     return found if reader.at_end() else None
 
