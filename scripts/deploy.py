@@ -12,6 +12,7 @@ from types import FrameType
 
 from local.paths import CHECKOUT, state_dir
 from scripts.command import CommandError
+from scripts.progress import Progress
 
 
 def up(stack: str, environment: Mapping[str, str]) -> None:
@@ -62,7 +63,7 @@ def _run(command: list[str], environment: Mapping[str, str]) -> tuple[int, bool]
     Pulumi ends its operations and writes its state when it is interrupted, for which subprocess.run gives no time.
     """
     came: set[int] = set()
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[subprocess.Popen[str]] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         came.add(number)
@@ -72,10 +73,22 @@ def _run(command: list[str], environment: Mapping[str, str]) -> tuple[int, bool]
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with subprocess.Popen(command, cwd=CHECKOUT, env=dict(environment), stdin=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process:
             running.append(process)
             if signal.SIGTERM in came:
                 process.send_signal(signal.SIGINT)
+            progress = Progress()
+            for line in process.stdout or ():
+                if (shown := progress.line(line.rstrip("\n"))) is not None:
+                    print(shown, flush=True)
             code = process.wait()
     finally:
         for number, handler in before.items():

@@ -17,17 +17,16 @@ class Addon(pulumi.ComponentResource):
         super().__init__("embedding-serving:addons:Addon", f"addon-{addon.name}", None, opts)
         definitions, objects = catalogue.addon_objects(addon.name)
         # Custom resources and whatever lies in the namespace need these to be there.
-        first = [self._register(addon, one, []) for one in definitions]
-        first += [self._register(addon, one, []) for one in objects if one["kind"] == "Namespace"]
+        first = [self._register(one, []) for one in definitions]
+        first += [self._register(one, []) for one in objects if one["kind"] == "Namespace"]
         for one in objects:
             if one["kind"] != "Namespace":
-                self._register(addon, _with_images(one, addon.images), first)
+                self._register(_with_images(one, addon.images), first)
         self.register_outputs({"version": addon.version})
 
-    def _register(self, addon: PlannedAddon, one: Mapping[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
+    def _register(self, one: Mapping[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
         metadata = one["metadata"]
-        parts = (addon.name, one["kind"].lower(), metadata.get("namespace"), metadata["name"])
-        name = "-".join(part for part in parts if part)
+        name = "/".join(part for part in (metadata.get("namespace"), metadata["name"]) if part)
         return KubernetesObject(name, one, pulumi.ResourceOptions(parent=self, depends_on=after))
 
 

@@ -366,7 +366,7 @@ def _probe(probe: Probe, numbers: Mapping[str, int]) -> core.ProbeArgs:
     return core.ProbeArgs(
         http_get=core.HTTPGetActionArgs(path=probe.path, port=probe.port) if probe.path else None,
         # Kubernetes takes no names here.
-        grpc=None if probe.path else core.GRPCActionArgs(port=numbers[probe.port]),
+        grpc=None if probe.path else core.GRPCActionArgs(port=numbers[probe.port], service=probe.service),
         period_seconds=probe.period_seconds,
         timeout_seconds=probe.timeout_seconds,
         failure_threshold=probe.failure_threshold,

@@ -146,3 +146,118 @@ def test_an_existing_namespace_is_used_and_not_created() -> None:
     assert recorder.of_kind("Namespace") == []
     assert {found["metadata"]["namespace"] for found in recorder.objects()} == {"rag"}
     assert contract["workloads"][0]["url"] == "http://embed.rag.svc.cluster.local:80"
+
+
+def _operated(**changes: Any) -> Plan:
+    """One scaled workload beside a Prometheus and a KEDA that are there already."""
+    stack = stacks.local(scaling={"max": 2}, **changes)
+    del stack["serving"][0]["replicas"]
+    stack["addons"] = {"keda": "existing", "prometheus": "existing", "externalSecrets": "existing"}
+    stack["monitoring"] = {
+        "address": "http://prometheus.monitoring.svc:9090",
+        "namespace": "monitoring",
+        "labels": {"release": "kps"},
+    }
+    stack["secrets"] = {"apiKey": {"storeName": "aws", "remoteKey": "rag/api", "property": "key"}}
+    return plan.make(settings.load(stack), name="local")
+
+
+def test_case_62_a_scaled_deployment_has_no_replicas() -> None:
+    recorder, _ = deployed(_operated())
+    [deployment] = recorder.of_kind("Deployment")
+    assert "replicas" not in deployment["spec"]
+    [scaled] = recorder.of_kind("ScaledObject")
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (1, 2)
+
+
+def test_case_61_every_trigger_says_what_its_fallback_rests_on() -> None:
+    recorder, _ = deployed(_operated())
+    [scaled] = recorder.of_kind("ScaledObject")
+    assert scaled["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert len(scaled["spec"]["triggers"]) == 2
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["metricType"] == "AverageValue"
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+def test_case_69_the_service_monitor_has_the_labels_that_prometheus_selects_by() -> None:
+    recorder, _ = deployed(_operated())
+    [monitor] = recorder.of_kind("ServiceMonitor")
+    [service] = recorder.of_kind("Service")
+    assert monitor["metadata"]["labels"]["release"] == "kps"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_case_27_only_named_clients_and_prometheus_get_through() -> None:
+    recorder, _ = deployed(_operated(clients=[{"namespace": "rag", "podLabels": {"app": "api"}}]))
+    [policy] = recorder.of_kind("NetworkPolicy")
+    peers = [peer for rule in policy["spec"]["ingress"] for peer in rule["from"]]
+    name = "kubernetes.io/metadata.name"
+    assert peers == [
+        {
+            "namespaceSelector": {"matchLabels": {name: "rag"}},
+            "podSelector": {"matchLabels": {"app": "api"}},
+        },
+        {"namespaceSelector": {"matchLabels": {name: "monitoring"}}},
+    ]
+    assert all(rule["ports"] == [{"port": "http"}] for rule in policy["spec"]["ingress"])
+
+
+def test_a_workload_without_clients_admits_prometheus_alone() -> None:
+    recorder, _ = deployed(_operated(clients=[]))
+    [policy] = recorder.of_kind("NetworkPolicy")
+    [rule] = policy["spec"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def test_a_secret_of_a_store_is_fetched_once_under_the_name_that_the_pod_reads() -> None:
+    recorder, contract = deployed(_operated(requireApiKey=True))
+    [external] = recorder.of_kind("ExternalSecret")
+    assert external["spec"]["refreshPolicy"] == "CreatedOnce"
+    assert external["spec"]["data"] == [{"secretKey": "apiKey", "remoteRef": {"key": "rag/api", "property": "key"}}]
+    [variable] = [found for found in container(recorder)["env"] if found["name"] == "API_KEY"]
+    made = external["spec"]["target"]["name"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": made, "key": "apiKey"}
+    assert contract["workloads"][0]["api_key_secret"] == made
+    assert recorder.of_kind("Secret") == []
+
+
+def test_a_new_version_of_an_existing_secret_is_another_pod_template() -> None:
+    def template(version: str) -> dict[str, Any]:
+        stack = stacks.local(requireApiKey=True)
+        stack["secrets"] = {"apiKey": {"secretName": "rag-keys", "key": "api-key", "version": version}}
+        recorder, contract = deployed(plan.make(settings.load(stack), name="local"))
+        assert contract["workloads"][0]["api_key_secret"] == "rag-keys"
+        [deployment] = recorder.of_kind("Deployment")
+        made: dict[str, Any] = deployment["spec"]["template"]
+        return made
+
+    assert template("1") == template("1")
+    assert template("1") != template("2")
+    assert template("1")["spec"] == template("2")["spec"]
+
+
+def test_a_grpc_workload_is_asked_by_grpc_and_scraped_on_its_metrics_port() -> None:
+    recorder, _ = deployed(_operated(protocol="grpc"))
+    probe = container(recorder)["readinessProbe"]
+    assert probe["grpc"] == {"port": 8080, "service": "tei.v1.Embed"}
+    assert "httpGet" not in probe
+    [service] = recorder.of_kind("Service")
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("grpc", 80), ("metrics", 9000)]
+    [monitor] = recorder.of_kind("ServiceMonitor")
+    assert monitor["spec"]["endpoints"][0]["port"] == "metrics"
+
+
+def test_every_image_of_an_operator_comes_from_the_mirror() -> None:
+    given = stacks.committed("local")
+    recorder, _ = deployed(plan.make(settings.load(given), name="local"))
+    text = repr([found for found in recorder.objects() if found["kind"] != "CustomResourceDefinition"])
+    for host in ("ghcr.io", "quay.io", "registry.k8s.io"):
+        assert f"built.local/{host}/" in text
+        assert f"'{host}/" not in text
+        assert f"={host}/" not in text

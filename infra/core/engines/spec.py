@@ -46,6 +46,8 @@ class Probe:
     period_seconds: int
     timeout_seconds: int
     failure_threshold: int
+    #: What a call of grpc.health.v1 asks about.
+    service: str | None = None
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,17 @@ PORT = 8080
 PROMETHEUS_PORT = 9000
 CACHE_PATH = "/data"
 #: Hides the line in which TEI prints its API key, keeps those that show the device and Ready (tried on 1.9.3).
-LOG_LEVEL = "info,text_embeddings_router=warn,text_embeddings_router::http=info"
+LOG_LEVELS = {
+    "http": "info,text_embeddings_router=warn,text_embeddings_router::http=info",
+    "grpc": "info,text_embeddings_router=warn,text_embeddings_router::grpc=info",
+}
+#: Health of grpc.health.v1 is kept per service; under the empty name it is always SERVING (router/src/grpc/server.rs).
+_GRPC_SERVICES = {
+    ModelKind.EMBEDDING: "tei.v1.Embed",
+    ModelKind.SPARSE: "tei.v1.Embed",
+    ModelKind.RERANKER: "tei.v1.Rerank",
+    ModelKind.CLASSIFIER: "tei.v1.Predict",
+}
 
 API_KEY_SECRET = "apiKey"  # noqa: S105 - name of a config key
 HUB_TOKEN_SECRET = "huggingFaceToken"  # noqa: S105 - name of a config key
@@ -639,17 +649,23 @@ class _Planner:
         # the start, the kubelet kills at the last one: (threshold - 1) periods lie between.
         timeout = max(_LEAST_PROBE_SECONDS, math.ceil(_PROBE_MARGIN * batch_seconds))
         self.because("probes.timeout", f"{timeout} s", f"/health waits behind a batch of up to {batch_seconds:.1f} s")
-        health, metrics = ("/health", "http") if self.protocol == "http" else (None, "metrics")
+        path, service = ("/health", None) if self.protocol == "http" else (None, _GRPC_SERVICES[self.model.kind])
+        health = Probe(path, self.protocol, timeout, timeout, 3, service)
+        if self.protocol == "http":
+            liveness = Probe("/metrics", "http", 10, 5, 6)
+        else:
+            # Over gRPC health is that of the last batch: a pod whose last one failed is sent no other, and would stay
+            # unready for ever.
+            liveness = replace(health, failure_threshold=12)
         return Probes(
-            startup=Probe(
+            startup=replace(
                 health,
-                self.protocol,
-                _STARTUP_PERIOD_SECONDS,
-                _STARTUP_PERIOD_SECONDS,
-                math.ceil(startup / _STARTUP_PERIOD_SECONDS) + 1,
+                period_seconds=_STARTUP_PERIOD_SECONDS,
+                timeout_seconds=_STARTUP_PERIOD_SECONDS,
+                failure_threshold=math.ceil(startup / _STARTUP_PERIOD_SECONDS) + 1,
             ),
-            readiness=Probe(health, self.protocol, timeout, timeout, 3),
-            liveness=Probe("/metrics", metrics, 10, 5, 6),
+            readiness=health,
+            liveness=liveness,
         )
 
     def scale(self, machine: Machine, budget: int, ready_seconds: int) -> None:
@@ -829,7 +845,7 @@ class _Planner:
                 "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
                 # Upstream's images start with --json-output; said here as well for images that do not.
                 "JSON_OUTPUT": "true",
-                "LOG_LEVEL": LOG_LEVEL,
+                "LOG_LEVEL": LOG_LEVELS[self.protocol],
             },
             cpu,
         )
