@@ -98,6 +98,31 @@ def test_a_reranker_ranks_the_related_text_first(start: Start, model_id: str) ->
     assert engine.post("/predict", {"inputs": "alone"}).status == 200
 
 
+def test_a_sparse_model_weighs_the_tokens_of_the_text_and_says_that_it_adds_none(start: Start) -> None:
+    engine = start("naver/efficient-splade-VI-BT-large-doc", POOLING="splade")
+    engine.wait_until_ready()
+    info = engine.get("/info").json()
+    assert info["model_type"] == {"embedding": {"pooling": "splade"}}
+    assert "no expansion" in info["stand_in"]
+    tokens = {token["id"] for token in engine.post("/tokenize", {"inputs": TEXTS[2]}).json()[0] if not token["special"]}
+    one, two = engine.post("/embed_sparse", {"inputs": [TEXTS[2], TEXTS[0]]}).json()
+    assert engine.post("/embed_sparse", {"inputs": TEXTS[2]}).json() == [one]
+    assert [entry["index"] for entry in one] == sorted(tokens), "the index is the vocabulary entry, in its order"
+    assert all(set(entry) == {"index", "value"} and 0 < entry["value"] < 1 for entry in [*one, *two])
+    weights = {entry["index"]: entry["value"] for entry in one}
+    paris, of = (engine.post("/tokenize", {"inputs": word}).json()[0][1]["id"] for word in ("paris", "of"))
+    assert weights[paris] > weights[of]
+    refused = engine.post("/embed", {"inputs": "a"})
+    assert (refused.status, refused.json()["error_type"]) == (424, "Backend")
+    assert "normalize" in refused.json()["error"]
+
+
+def test_a_sparse_model_with_another_pooling_is_refused(start: Start) -> None:
+    engine = start("naver/efficient-splade-VI-BT-large-query", POOLING="mean")
+    assert engine.exit_code() == 1
+    assert "with --pooling splade only" in engine.log[-1]
+
+
 @pytest.mark.parametrize("model_id", ["intfloat/e5-mistral-7b-instruct", "/models/none"])
 def test_an_unknown_model_is_refused_in_one_line(start: Start, model_id: str) -> None:
     engine = start(model_id)

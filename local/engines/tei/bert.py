@@ -160,6 +160,10 @@ class Bert:
     def max_positions(self) -> int:
         return len(self._positions)
 
+    @property
+    def vocabulary(self) -> int:
+        return len(self._words)
+
     def hidden_states(self, batch: Sequence[TokenizedInput]) -> list[Floats]:
         """Last hidden states of each input, shape (its tokens, hidden size).
 

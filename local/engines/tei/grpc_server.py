@@ -229,8 +229,12 @@ class GrpcServer:
         tokens = [MESSAGES["TokenEmbedding"](embeddings=state.tolist()) for state in states]
         return MESSAGES["EmbedAllResponse"](token_embeddings=tokens, metadata=_metadata(metadata)), metadata
 
-    async def _embed_sparse(self, _request: Message) -> tuple[Message, None]:
-        raise self._service.no_sparse("embed_sparse")
+    async def _embed_sparse(self, request: Message) -> tuple[Message, Metadata]:
+        started = time.perf_counter()
+        entries, timings = await self._service.sparse_vector(request.inputs, _options(request), "embed_sparse")
+        metadata = self._answered("embed_sparse", started, request.inputs, timings)
+        values = [MESSAGES["SparseValue"](index=index, value=float(value)) for index, value in entries]
+        return MESSAGES["EmbedSparseResponse"](sparse_embeddings=values, metadata=_metadata(metadata)), metadata
 
     async def _predict(self, request: Message) -> tuple[Message, Metadata]:
         return await self._predicted(request, request.inputs)

@@ -16,6 +16,8 @@ from local.engines.tei.bert import Bert, Floats, TokenizedInput, normalized, poo
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_DIRECTORY = "all-minilm-l6-v2"
 _CLS, _SEP = 101, 102
+#: [PAD], [UNK], [CLS], [SEP], [MASK]: no words.
+_SPECIAL = [0, 100, _CLS, _SEP, 103]
 
 
 def models_directory() -> Path:
@@ -42,6 +44,8 @@ SUBSTITUTES = {
     "BAAI/bge-reranker-large": Substitute("reranker", 512),
     "BAAI/bge-reranker-v2-m3": Substitute("reranker", 8192),
     "cross-encoder/ms-marco-MiniLM-L-6-v2": Substitute("reranker", 512),
+    "naver/efficient-splade-VI-BT-large-doc": Substitute("sparse", 512, "splade"),
+    "naver/efficient-splade-VI-BT-large-query": Substitute("sparse", 512, "splade"),
 }
 
 
@@ -68,6 +72,8 @@ def sentence(model_id: str) -> str:
         return f"{base}; these are the model's own weights"
     if row.kind == "reranker":
         return f"{base}; scores for {model_id} come from the cosine similarity of MiniLM vectors, not from that model"
+    if row.kind == "sparse":
+        return f"{base}; weights for {model_id} are of the text's own tokens, by MiniLM: no expansion as by that model"
     return f"{base}; vectors for {model_id} are mean-pooled MiniLM vectors, not that model's"
 
 
@@ -97,3 +103,25 @@ class CosineReranker:
     def _single(self, ids: Sequence[int]) -> TokenizedInput:
         kept = list(ids[: self._bert.max_positions])
         return TokenizedInput(kept, [0] * len(kept))
+
+
+class TokenWeights:
+    """Sparse vectors of the size of the vocabulary: a weight for each token of the text, and for no other.
+
+    SPLADE's log(1 + relu(x)), maximum over the places of a token; x is not a logit of a language model, which MiniLM
+    does not have, but the cosine of the token's state with the mean of all: what the text is about weighs more.
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        self._bert = bert
+
+    def weights(self, batch: Sequence[TokenizedInput]) -> list[Floats]:
+        return [self._of(item.ids, states) for item, states in zip(batch, self._bert.hidden_states(batch), strict=True)]
+
+    def _of(self, ids: Sequence[int], states: Floats) -> Floats:
+        mean = normalized(pool(states, "mean"))
+        lengths = np.linalg.norm(states, axis=1)
+        weights = np.zeros(self._bert.vocabulary, dtype=np.float32)
+        np.maximum.at(weights, np.asarray(ids), np.log1p(np.maximum(states @ mean / lengths, 0)))
+        weights[_SPECIAL] = 0
+        return weights

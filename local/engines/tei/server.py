@@ -4,9 +4,9 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from aiohttp import web
@@ -15,7 +15,7 @@ from aiohttp.web_protocol import RequestHandler
 from local.engines.tei import GIT_SHA, VERSION, requests
 from local.engines.tei.arguments import Arguments
 from local.engines.tei.bert import Floats
-from local.engines.tei.infer import CPU_MAX_BATCH_REQUESTS, Infer
+from local.engines.tei.infer import CPU_MAX_BATCH_REQUESTS, Infer, Timings
 from local.engines.tei.json_input import BodyError, Shape, read_body
 from local.engines.tei.logs import HTTP_SERVER, Log
 from local.engines.tei.process import StartError, os_error, shown_address, signalled
@@ -30,6 +30,7 @@ from local.engines.tei.service import (
     Service,
     refusal,
 )
+from local.engines.tei.tokenization import Text
 
 SOURCE = "router/src/http/server.rs"
 ORIGIN = Origin(HTTP_SERVER, SOURCE, {"embed": 737, "openai_embed": 1318}, {"embed": 657})
@@ -44,6 +45,7 @@ _STATUS = {
 #: Served without a key; also GET, but not POST, on "/" (recordings auth/).
 PUBLIC_PATHS = frozenset({"/health", "/ping", "/metrics", "/docs", "/docs/", "/api-doc/openapi.json"})
 
+Item = TypeVar("Item")
 Handler = Callable[[web.Request], Awaitable["_Response"]]
 
 
@@ -73,6 +75,10 @@ def float_text(value: np.float32) -> str:
 
 def _vector(values: Floats) -> str:
     return "[" + ",".join(map(float_text, values)) + "]"
+
+
+def _sparse(entries: Sequence[tuple[int, np.float32]]) -> str:
+    return "[" + ",".join(f'{{"index":{index},"value":{float_text(value)}}}' for index, value in entries) + "]"
 
 
 def _json(value: object) -> str:
@@ -240,21 +246,28 @@ class Server:
     async def _embed_inputs(
         self, inputs: Any, options: Options, span: str, *, pooled: bool
     ) -> tuple[list[Floats], Metadata]:
+        def vectors(text: Text) -> Coroutine[Any, Any, tuple[Floats, Timings]]:
+            return self._service.vectors(text, options, span, pooled=pooled)
+
+        return await self._each_input(inputs, vectors, span)
+
+    async def _each_input(
+        self, inputs: Any, answer: Callable[[Text], Coroutine[Any, Any, tuple[Item, Timings]]], span: str
+    ) -> tuple[list[Item], Metadata]:
         started = time.perf_counter()
         single = isinstance(inputs, str) or requests.is_ids(inputs)
         method = "single" if single else "batch"
         self._service.count_request(method)
         if single:
             with self._infer.permit(span):
-                results = [await self._service.vectors(inputs, options, span, pooled=pooled)]
+                results = [await answer(inputs)]
         else:
             self._service.check_batch_size(len(inputs), span)
             self._infer.take_permits(len(inputs), span)
-            work = [self._service.vectors(item, options, span, pooled=pooled) for item in inputs]
-            results = await self._service.all(work, permits_taken=True)
+            results = await self._service.all([answer(item) for item in inputs], permits_taken=True)
         self._infer.metrics.count("te_request_success", method=method)
         characters = len(inputs) if single else sum(map(len, inputs))
-        return [vector for vector, _ in results], Metadata(started, characters, [timings for _, timings in results])
+        return [given for given, _ in results], Metadata(started, characters, [timings for _, timings in results])
 
     def _truncate(self, given: bool | None) -> bool:
         return self._arguments.auto_truncate if given is None else given
@@ -322,16 +335,19 @@ class Server:
         return self._answered(request, "embed_all", _Answer(text, metadata))
 
     async def _embed_sparse(self, request: web.Request) -> _Response:
+        span = "embed_sparse"
         body = await self._read(request, requests.EMBED_UNPOOLED)
-        inputs = body["inputs"]
-        single = isinstance(inputs, str) or requests.is_ids(inputs)
-        self._service.count_request("single" if single else "batch")
-        count = 1 if single else len(inputs)
-        if not single:
-            self._service.check_batch_size(count, "embed_sparse")
-        for _ in range(count):
-            error = self._service.no_sparse("embed_sparse")
-        raise error
+        options = Options(
+            truncate=self._truncate(body["truncate"]),
+            direction=body["truncation_direction"],
+            prompt_name=body["prompt_name"],
+        )
+
+        def weights(text: Text) -> Coroutine[Any, Any, tuple[list[tuple[int, np.float32]], Timings]]:
+            return self._service.sparse_vector(text, options, span)
+
+        vectors, metadata = await self._each_input(body["inputs"], weights, span)
+        return self._answered(request, span, _Answer("[" + ",".join(map(_sparse, vectors)) + "]", metadata))
 
     async def _openai(self, request: web.Request) -> _Response:
         span = "openai_embed"

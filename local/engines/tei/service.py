@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -204,6 +204,11 @@ class Service:
 
     async def vectors(self, text: Text, options: Options, span: str, *, pooled: bool) -> tuple[Floats, Timings]:
         """Vector of one input (pooled), or one vector per token. The caller holds a permit."""
+        sparse = self.model.pooling == "splade"
+        if sparse and pooled and options.normalize:
+            raise self.wrong_model_type("`normalize` is not available for SPLADE models", span)
+        if sparse and not pooled:
+            raise self.wrong_model_type("this is a stand-in, which has one vector per text for SPLADE models", span)
         name = "embed_pooled" if pooled else "embed_all"
         if options.dimensions == 0:
             self.metrics.failure("validation")
@@ -221,7 +226,7 @@ class Service:
         )
         result = states
         if pooled:
-            result = pool(states, self.model.pooling)
+            result = states if sparse else pool(states, self.model.pooling)
             if options.dimensions is not None:
                 if options.dimensions > len(result):
                     self.metrics.failure("validation")
@@ -232,9 +237,17 @@ class Service:
         self._record_input("embed", started, timings)
         return result, timings
 
-    def no_sparse(self, span: str) -> BackendError:
-        """No model that the stand-in loads has SPLADE pooling; every input fails."""
-        return self.wrong_model_type("Model is not an embedding model with SPLADE pooling", span)
+    async def sparse_vector(
+        self, text: Text, options: Options, span: str
+    ) -> tuple[list[tuple[int, np.float32]], Timings]:
+        """Vocabulary entries and their weights, without those that are 0. The caller holds a permit.
+
+        From the source (core/src/infer.rs, router/src/http/server.rs); no SPLADE model was recorded.
+        """
+        if self.model.pooling != "splade":
+            raise self.wrong_model_type("Model is not an embedding model with SPLADE pooling", span)
+        weights, timings = await self.vectors(text, replace(options, normalize=False), span, pooled=True)
+        return [(int(index), weights[index]) for index in np.flatnonzero(weights)], timings
 
     async def scores(self, text: Text, options: Options, span: str) -> tuple[list[np.float32], Timings]:
         """Scores of one input, one per label. The caller holds a permit."""

@@ -140,10 +140,16 @@ def _load(arguments: Arguments, log: Log) -> tuple[Path, ServedModel]:
     kind, id2label, label2id = _kind(config)
     if substitute is not None and substitute.kind == "reranker":
         kind, id2label, label2id = "reranker", {"0": "LABEL_0"}, {"LABEL_0": 0}
+    sparse = substitute is not None and substitute.kind == "sparse"
     pooling = shown_pooling = "mean"
     if kind != "embedding" and arguments.pooling:
         message = "`--pooling` arg is set but model is a classifier. Ignoring `--pooling` arg."
         log.warn(ROUTER, "router/src/lib.rs:414", message)
+    elif sparse:
+        # Of these models nothing but SPLADE pooling makes sense, and nothing else is computed here.
+        if arguments.pooling not in {None, "splade"}:
+            raise StartError(f"this is a stand-in, which serves {model_id} with --pooling splade only")
+        pooling = shown_pooling = "splade"
     elif kind == "embedding":
         shown_pooling = _pooling(directory, config, arguments.pooling, log)
         if substitute is None:
@@ -184,7 +190,6 @@ def _default_prompt(arguments: Arguments, prompts: dict[str, str] | None) -> str
 
 
 def _start_backend(directory: Path, served: ServedModel, substituted: bool, log: Log) -> Forward:
-
     log.info(ROUTER, "router/src/lib.rs:271", "Starting model backend")
     config = _read_config(directory)
     failed = "Could not start Candle backend: Could not start backend: "
@@ -199,6 +204,8 @@ def _start_backend(directory: Path, served: ServedModel, substituted: bool, log:
     log.warn(BACKEND_CANDLE, "backends/candle/src/lib.rs:229", _GELU_NOTE)
     log.info(BACKEND_CANDLE, "backends/candle/src/lib.rs:299", "Starting Bert model on Cpu")
     bert = Bert(directory)
+    if served.pooling == "splade":
+        return models.TokenWeights(bert).weights
     if served.kind == "embedding":
         return bert.hidden_states
     return models.CosineReranker(bert).logits if substituted else bert.logits
