@@ -27,6 +27,10 @@ class NotFoundError(Exception):
     """The object is not in the cluster."""
 
 
+class ForbiddenError(CommandError):
+    """This user may not read or do it; nothing is known of the rest."""
+
+
 class ForwardError(Exception):
     """kubectl port-forward does not stand; the message is kubectl's."""
 
@@ -68,8 +72,15 @@ class Access:
     @contextmanager
     def forward(self, namespace: str, service: str, port: int) -> Iterator[str]:
         """URL on loopback that leads to one pod of the Service; ends with the context. Raises ForwardError."""
+        with self.forward_ports(namespace, service, port) as (url,):
+            yield url
+
+    @contextmanager
+    def forward_ports(self, namespace: str, service: str, *ports: int | str) -> Iterator[list[str]]:
+        """As forward, with a URL for each port (number or name) of the Service, all of the same pod."""
         command, environment = self._command(
-            "port-forward", "--namespace", namespace, "--address", "127.0.0.1", f"service/{service}", f":{port}"
+            *("port-forward", "--namespace", namespace, "--address", "127.0.0.1", f"service/{service}"),
+            *(f":{port}" for port in ports),
         )
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
@@ -80,7 +91,7 @@ class Access:
             reader = threading.Thread(target=_read, args=(process, lines))
             reader.start()
             try:
-                yield f"http://127.0.0.1:{_port(lines, errors)}"
+                yield [f"http://127.0.0.1:{_port(lines, errors)}" for _ in ports]
             finally:
                 process.terminate()
                 process.wait()
@@ -110,10 +121,10 @@ class Access:
     def _error(self, stderr: str) -> Exception:
         said = [line.strip() for line in stderr.splitlines() if line.strip()]
         line = said[-1].removeprefix("error: ").rstrip("?.") if said else "no message"
-        if "(NotFound)" in line:
+        if "(NotFound)" in line or "have a resource type" in line:
             return NotFoundError(line)
         if "(Forbidden)" in line:
-            return CommandError(f"{line}: use a user who may read it, or another --context")
+            return ForbiddenError(f"{line}: use a user who may read it, or another --context")
         if re.search(r"context .*does not exist|context was not found", line):
             return CommandError(f"{line}: kubectl config get-contexts shows those of {self._kubeconfig()}")
         if _LOGGED_OUT.search(line):

@@ -4,6 +4,7 @@ Builds or finds the toolchain and the images, starts the cluster, runs a real `p
 loopback, tests it, and prints where everything is. Needs Linux and root; says how to go on where it has neither.
 """
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
 from local.report import Reporter
 from scripts import STARTED, console, deploy, embedded, plan, pods
+from scripts.access import Access, NotFoundError
 from scripts.command import CommandError, parser_of, run
 from scripts.console import Table
-from scripts.smoke import source
+from scripts.smoke import monitoring, source
+from scripts.smoke.monitoring import Place
 from scripts.smoke.run import show, test
 
 _EXAMPLE = """examples:
@@ -57,12 +60,13 @@ def _up(planned: Plan, node: cluster.Options, *, smoke: bool) -> int:
     contract = source.from_stack(embedded.STACK, environment)
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)
+        prometheus = _publish_prometheus(contract, embedded.access(), reporter)
     failed = False
     if smoke:
-        report = test(contract, embedded.access())
+        report = test(contract, embedded.access(), burst=None)
         show(report)
         failed = report.failed
-    tell(contract, urls, time.monotonic() - STARTED)
+    tell(contract, urls, prometheus, time.monotonic() - STARTED)
     return 1 if failed else 0
 
 
@@ -77,6 +81,31 @@ def _publish(contract: Contract, reporter: Reporter) -> dict[str, str]:
     return urls
 
 
+def _publish_prometheus(contract: Contract, access: Access, reporter: Reporter) -> str | None:
+    """URL of the stack's Prometheus; None where there is none in the cluster."""
+    place = monitoring.service_of(contract.monitoring["address"]) if contract.monitoring else None
+    if place is None:
+        return None
+    started = time.monotonic()
+    service = _with_cluster_ip(access, place)
+    url = cluster.publish("prometheus", place.namespace, service, place.port) + place.path
+    reporter.done(f"Prometheus published at {url}", time.monotonic() - started)
+    return url
+
+
+def _with_cluster_ip(access: Access, place: Place) -> str:
+    """A Service with an address of its own, which can be published: that of prometheus-operator has none."""
+    found = json.loads(access.run("get", "service", place.service, "-n", place.namespace, "-o", "json"))
+    if found["spec"].get("clusterIP") != "None":
+        return place.service
+    name = f"published-{place.service}"
+    try:
+        access.run("get", "service", name, "-n", place.namespace)
+    except NotFoundError:
+        access.run("expose", "service", place.service, "-n", place.namespace, f"--name={name}", f"--port={place.port}")
+    return name
+
+
 def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:
     """What runs where."""
     return Table(
@@ -88,7 +117,7 @@ def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:
                 f"{workload.engine} {workload.version}",
                 workload.stand_in,
                 workload.client_model,
-                workload.replicas,
+                f"{workload.replicas} to {workload.max_replicas}" if workload.scaling else workload.replicas,
                 f"{workload.gpu} (simulated)" if workload.gpu and workload.stand_in else workload.gpu,
                 urls.get(workload.name),
             )
@@ -115,8 +144,8 @@ def curl(workload: WorkloadContract, url: str) -> str:
     )
 
 
-def tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
-    """What a person reads at the end."""
+def tell(contract: Contract, urls: Mapping[str, str], prometheus: str | None, seconds: float) -> None:
+    """What a person reads at the end. ``prometheus`` is a URL."""
     console.show(workloads_table(contract, urls))
     if any(workload.stand_in for workload in contract.workloads):
         print("A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.")
@@ -125,6 +154,8 @@ def tell(contract: Contract, urls: Mapping[str, str], seconds: float) -> None:
         if workload.api_key_secret is not None:
             print(f"  {workload.name}, inside make shell:")
         print(f"  {curl(workload, urls[workload.name])}")
+    if prometheus:
+        print(f"Prometheus: {prometheus}")
     print("Look around with kubectl and pulumi: make shell. What is healthy: make status. Remove it all: make down.")
     minutes, rest = divmod(round(seconds), 60)
     print(f"Up after {minutes} min {rest} s.")

@@ -4,6 +4,7 @@ works, what does not (and what to do), and what cannot be proven where it runs.
 Works with every cluster that the kubeconfig reaches. Exit code 1 if a check failed.
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from scripts.smoke.run import show, test, write
 
 _EXAMPLE = """examples:
   make smoke STACK=local
-  python -m scripts.smoke --stack prod --junit smoke.xml --json smoke.json
+  python -m scripts.smoke --stack prod --no-overload --junit smoke.xml --json smoke.json
   pulumi stack output contract --json > contract.json && python -m scripts.smoke --contract contract.json
 """
 
@@ -28,6 +29,12 @@ def main() -> int:
     where.add_argument("--stack", default="local", help="Pulumi stack to test (default: %(default)s)")
     where.add_argument("--contract", type=Path, metavar="FILE", help="contract from a file instead of the stack")
     parser.add_argument("--context", help="context of the kubeconfig (default: that of the stack file, else current)")
+    parser.add_argument(
+        "--overload",
+        action=argparse.BooleanOptionalAction,
+        help="whether one pod of each workload gets more texts at a time than it takes, which its clients notice for "
+        "seconds (default: in environments local and dev)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
     arguments = parser.parse_args()
@@ -35,7 +42,7 @@ def main() -> int:
         contract, access = source.from_file(arguments.contract), Access(context=arguments.context)
     else:
         contract, access = _of_stack(arguments.stack, arguments.context)
-    report = test(contract, access)
+    report = test(contract, access, burst=arguments.overload)
     show(report)
     write(report, arguments.json, arguments.junit)
     return 1 if report.failed else 0

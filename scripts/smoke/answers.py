@@ -10,6 +10,9 @@ from scripts.smoke.results import NotProvenError, UnmetError
 #: Float16 vectors have a norm of 1 within a few thousandths.
 _NORM_TOLERANCE = 5e-3
 
+#: Characters of an API key; shorter ones are part of ordinary words and numbers.
+LEAST_KEY = 8
+
 QUESTION = "How do I reset my password?"
 SIMILAR = "I forgot my password and cannot log in."
 UNRELATED = "The recipe needs two ripe bananas and a cup of flour."
@@ -74,6 +77,9 @@ def order(ranks: Sequence[tuple[int, float]], asked: str, workload: WorkloadCont
     """That index and score of each of TEXTS came, the one that answers QUERY first. Raises UnmetError."""
     if sorted(index for index, _ in ranks) != list(range(len(TEXTS))):
         raise UnmetError(f"{asked}: not one score per text", f"is {workload.model} a reranker? {logs}")
+    scores = [score for _, score in ranks]
+    if not all(math.isfinite(score) for score in scores) or scores != sorted(scores, reverse=True):
+        raise UnmetError(f"{asked}: scores {scores} are not sorted, best first", f"read {logs}")
     best, score = ranks[0]
     if best != _BEST:
         raise UnmetError(

@@ -4,20 +4,32 @@ import base64
 import binascii
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from infra.core.contract import WorkloadContract
 from infra.core.errors import counted
 from scripts import pods
 from scripts.access import Access, NotFoundError
+from scripts.command import CommandError
+from scripts.smoke import answers
 from scripts.smoke.results import Check, NotProvenError, UnmetError
 
 #: Enough for everything that an engine says before its first request.
 _LOG_HEAD_BYTES = 256 * 1024
+_LOG_BYTES = 4 * 1024 * 1024
 
 _ON_CUDA = re.compile(r"Starting \w+ model on Cuda")
 _ON_CPU = re.compile(r"Starting \w+ model on Cpu|Using CPU instead")
 _STARTED = re.compile(r"Starting HTTP server|Starting \w+ model")
+
+
+@dataclass(frozen=True)
+class PodState:
+    """Whether a pod gets requests, and how often its containers started again."""
+
+    ready: bool
+    restarts: int
 
 
 class DeployedWorkload:
@@ -52,13 +64,20 @@ class DeployedWorkload:
         status = deployment.get("status", {})
         ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)
         seen = status.get("observedGeneration") == deployment["metadata"].get("generation")
+        planned = str(workload.replicas)
+        if workload.scaling:
+            planned = f"{workload.replicas} to {workload.max_replicas}"
         if not seen or min(ready, updated) < workload.replicas:
             raise UnmetError(
-                f"{counted(ready, 'pod')} ready and {updated} up to date, planned {workload.replicas}; "
-                + self._trouble(),
+                f"{counted(ready, 'pod')} ready and {updated} up to date, planned {planned}; {self._trouble()}",
                 f"kubectl -n {workload.namespace} describe pods -l {self._selector}",
             )
-        return f"{counted(ready, 'pod')} ready, planned {workload.replicas}; image {workload.image}"
+        if workload.scaling and ready > workload.max_replicas:
+            raise UnmetError(
+                f"{counted(ready, 'pod')} ready, planned {planned}",
+                f"who scales beside KEDA? kubectl -n {workload.namespace} get hpa,scaledobject",
+            )
+        return f"{counted(ready, 'pod')} ready, planned {planned}; image {workload.image}"
 
     def endpoints(self) -> str:
         """The Service leads to the ready pods."""
@@ -93,6 +112,60 @@ class DeployedWorkload:
             device_line(name, log)
         said = "1 pod says that it" if len(names) == 1 else f"{len(names)} pods say that they"
         return f"{said} started the model on Cuda"
+
+    def states(self) -> dict[str, PodState]:
+        """Pods that are not on their way out, by name."""
+        return {
+            pod["metadata"]["name"]: PodState(
+                ready=any(
+                    condition["type"] == "Ready" and condition["status"] == "True"
+                    for condition in pod["status"].get("conditions") or []
+                ),
+                restarts=sum(one.get("restartCount", 0) for one in pod["status"].get("containerStatuses") or []),
+            )
+            for pod in self._pods()
+        }
+
+    def key_not_in_logs(self, key: str | None) -> str:
+        """No container of a pod has printed the API key, before its last restart either. TEI does by default."""
+        workload = self._workload
+        if key is None:
+            raise NotProvenError("the key is not known, see API key")
+        if len(key) < answers.LEAST_KEY:
+            raise NotProvenError(f"a key of {counted(len(key), 'character')} is found in any text")
+        logs = 0
+        for pod in self._pods():
+            name = pod["metadata"]["name"]
+            for status in pod["status"].get("containerStatuses") or []:
+                for previous in [False, True] if status.get("restartCount") else [False]:
+                    log = self._log(name, status["name"], previous=previous)
+                    if log is None:
+                        continue
+                    logs += 1
+                    if key in log:
+                        when = "before its last restart" if previous else "now"
+                        raise UnmetError(
+                            f"the log of {name}, container {status['name']}, {when}, holds the API key",
+                            "everybody who reads logs has it: leave LOG_LEVEL as planned (no env in the stack file), "
+                            "set another key, pulumi up",
+                        )
+        if not logs:
+            raise NotProvenError("no pod has a log")
+        return f"not in {counted(logs, 'log')} of the pods of {workload.deployment}"
+
+    def _log(self, pod: str, container: str, *, previous: bool) -> str | None:
+        """The first MiBs: keys are printed at the start, if at all. None: there is none."""
+        of_previous = ["--previous"] if previous else []
+        place = ["-n", self._workload.namespace, "-c", container, *of_previous, f"--limit-bytes={_LOG_BYTES}"]
+        try:
+            return self._access.run("logs", pod, *place)
+        except NotFoundError:
+            return None
+        except CommandError as error:
+            # Logs of containers that ended are removed with the container; a container that waits has none.
+            if re.search(r"previous terminated container|is waiting to start", str(error)):
+                return None
+            raise
 
     def api_key(self) -> str | None:
         """The key that clients have to send; None when clients need none, or when it is not in its Secret."""

@@ -8,7 +8,11 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from infra.core.contract import Contract, WorkloadContract
+from scripts.access import ForbiddenError
 from scripts.console import Table
+
+#: What checks of operators and of Prometheus are listed under.
+_SHARED = "operators"
 
 
 class Status(StrEnum):
@@ -33,6 +37,30 @@ class UnreachableError(UnmetError):
 
 class NotProvenError(Exception):
     """The check cannot say anything here; the message says why."""
+
+
+class PendingError(Exception):
+    """Not so yet: a scrape or a look of a controller may still bring it. ``final`` is what holds when it does not."""
+
+    def __init__(self, final: UnmetError | NotProvenError) -> None:
+        super().__init__(str(final))
+        self.final = final
+
+
+def patient(prove: Callable[[], str], seconds: float, pause: float = 1.0) -> Callable[[], str]:
+    """``prove``, repeated while it raises PendingError; after ``seconds`` raises what that holds."""
+
+    def prove_in_time() -> str:
+        give_up = time.monotonic() + seconds
+        while True:
+            try:
+                return prove()
+            except PendingError as error:
+                if time.monotonic() + pause > give_up:
+                    raise error.final from None
+                time.sleep(pause)
+
+    return prove_in_time
 
 
 @dataclass(frozen=True)
@@ -77,7 +105,7 @@ def run(checks: Iterable[Check], secret: str | None = None) -> list[Result]:
         next_step = None
         try:
             status, found = Status.PASSED, check.prove()
-        except NotProvenError as reason:
+        except (NotProvenError, ForbiddenError) as reason:
             status, found = Status.NOT_PROVEN, str(reason)
         except UnmetError as error:
             status, found, next_step = Status.FAILED, str(error), error.next_step
@@ -85,6 +113,7 @@ def run(checks: Iterable[Check], secret: str | None = None) -> list[Result]:
                 unreachable = check.name
         if secret:
             found = found.replace(secret, "(the API key)")
+            next_step = next_step and next_step.replace(secret, "(the API key)")
         results.append(Result(check.name, status, _line(found), next_step, time.monotonic() - started))
     return results
 
@@ -101,29 +130,35 @@ class Report:
 
     contract: Contract
     workloads: Sequence[WorkloadResults]
+    #: Operators and the Prometheus that all workloads share.
+    shared: Sequence[Result] = ()
 
     @property
     def failed(self) -> bool:
         """Whether a check failed; what is not proven does not fail a test."""
         return bool(self.failures())
 
-    def failures(self) -> list[tuple[WorkloadContract, Result]]:
-        """The failed checks with their workloads."""
-        return [(w.workload, r) for w in self.workloads for r in w.results if r.status is Status.FAILED]
+    def failures(self) -> list[tuple[str, Result]]:
+        """The failed checks with the names of their workloads."""
+        by_name = [(tested.workload.name, tested.results) for tested in self.workloads]
+        every = [(_SHARED, self.shared), *by_name]
+        return [(name, result) for name, results in every for result in results if result.status is Status.FAILED]
 
     def count(self, status: Status) -> int:
         """How many checks ended with ``status``."""
-        return sum(result.status is status for workload in self.workloads for result in workload.results)
+        every = [*self.shared, *(result for tested in self.workloads for result in tested.results)]
+        return sum(result.status is status for result in every)
 
     def tables(self) -> list[Table]:
-        """One per workload."""
-        return [
-            Table(
-                f"Smoke test of {tested.workload.name}: {describe(tested.workload)}",
-                ("check", "status", "what was found"),
-                [(result.check, result.status, result.found) for result in tested.results],
-            )
+        """What all workloads share, if anything, and one per workload."""
+        shared = [(f"Smoke test of what workloads of {self.contract.stack} share", self.shared)] if self.shared else []
+        named = [
+            (f"Smoke test of {tested.workload.name}: {describe(tested.workload)}", tested.results)
             for tested in self.workloads
+        ]
+        return [
+            Table(title, ("check", "status", "what was found"), [(r.check, r.status, r.found) for r in results])
+            for title, results in [*shared, *named]
         ]
 
     def summary(self) -> str:
@@ -136,6 +171,7 @@ class Report:
             "stack": self.contract.stack,
             "passed": not self.failed,
             "counts": {str(status): self.count(status) for status in Status},
+            "shared": [asdict(result) for result in self.shared],
             "workloads": [
                 {
                     "name": tested.workload.name,
@@ -151,27 +187,35 @@ class Report:
         }
 
     def junit(self) -> str:
-        """JUnit XML: a suite per workload, a case per check; what is not proven is skipped with its reason."""
+        """JUnit XML: a suite per workload and one for what they share, a case per check; what is not proven is skipped
+        with its reason.
+        """
         root = ET.Element("testsuites", name=f"smoke test of {self.contract.stack}")
+        if self.shared:
+            _suite(root, _SHARED, _SHARED, self.shared)
         for tested in self.workloads:
-            name = f"{tested.workload.name} ({describe(tested.workload)})"
-            suite = ET.SubElement(root, "testsuite", name=name, tests=str(len(tested.results)))
-            suite.set("failures", str(sum(r.status is Status.FAILED for r in tested.results)))
-            suite.set("skipped", str(sum(r.status is Status.NOT_PROVEN for r in tested.results)))
-            suite.set("time", f"{sum(r.seconds for r in tested.results):.3f}")
-            for result in tested.results:
-                case = ET.SubElement(suite, "testcase", classname=tested.workload.name, name=result.check)
-                case.set("time", f"{result.seconds:.3f}")
-                match result.status:
-                    case Status.FAILED:
-                        failure = ET.SubElement(case, "failure", message=_xml(result.found))
-                        failure.text = _xml(result.next_step or "")
-                    case Status.NOT_PROVEN:
-                        ET.SubElement(case, "skipped", message=_xml(result.found))
-                    case Status.PASSED:
-                        ET.SubElement(case, "system-out").text = _xml(result.found)
+            name = tested.workload.name
+            _suite(root, f"{name} ({describe(tested.workload)})", name, tested.results)
         ET.indent(root)
         return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(root: ET.Element, title: str, name: str, results: Sequence[Result]) -> None:
+    suite = ET.SubElement(root, "testsuite", name=title, tests=str(len(results)))
+    suite.set("failures", str(sum(r.status is Status.FAILED for r in results)))
+    suite.set("skipped", str(sum(r.status is Status.NOT_PROVEN for r in results)))
+    suite.set("time", f"{sum(r.seconds for r in results):.3f}")
+    for result in results:
+        case = ET.SubElement(suite, "testcase", classname=name, name=result.check)
+        case.set("time", f"{result.seconds:.3f}")
+        match result.status:
+            case Status.FAILED:
+                failure = ET.SubElement(case, "failure", message=_xml(result.found))
+                failure.text = _xml(result.next_step or "")
+            case Status.NOT_PROVEN:
+                ET.SubElement(case, "skipped", message=_xml(result.found))
+            case Status.PASSED:
+                ET.SubElement(case, "system-out").text = _xml(result.found)
 
 
 def describe(workload: WorkloadContract) -> str:

@@ -156,17 +156,10 @@ class TeiService:
     def batch_limit(self) -> str:
         """As many texts as one request may hold, then one more."""
         most = self.workload.limits["max_client_batch_size"]
+        asked = self.workload.top_k or most
         path = self._batch_path()
-        answer = self._post(path, self._batch(most))
-        if answer.status_code != 200:
-            raise UnmetError(
-                f"POST {path} with {most} texts: {_shown(answer)}",
-                f"clients may send {most} texts by the contract; a 413 asks for a higher payloadLimit, a 429 for a "
-                "higher maxConcurrentRequests or more replicas",
-            )
-        given = self._json(answer, path)
-        if not isinstance(given, list) or len(given) != most:
-            raise UnmetError(f"POST {path} with {most} texts: not one answer per text", f"read {self._logs}")
+        for size in sorted({asked, most}):
+            self._answered_all(path, size)
         refused = self._post(path, self._batch(most + 1))
         text = f"batch size {most + 1} > maximum allowed batch size {most}"
         if refused.status_code != 422 or text not in refused.text:
@@ -175,7 +168,20 @@ class TeiService:
                 "the engine has another client limit than the plan: run pulumi up, and look for env in the stack file "
                 "that overrides the plan",
             )
-        return f"{most} texts answered, {most + 1} refused with 422"
+        answered = f"{most} texts" if asked == most else f"{asked} (topK) and {most} texts"
+        return f"{answered} answered, {most + 1} refused with 422"
+
+    def _answered_all(self, path: str, size: int) -> None:
+        answer = self._post(path, self._batch(size))
+        if answer.status_code != 200:
+            raise UnmetError(
+                f"POST {path} with {size} texts: {_shown(answer)}",
+                f"clients may send {size} texts by the contract; a 413 asks for a higher payloadLimit, a 429 for a "
+                "higher maxConcurrentRequests or more replicas",
+            )
+        given = self._json(answer, path)
+        if not isinstance(given, list) or len(given) != size:
+            raise UnmetError(f"POST {path} with {size} texts: not one answer per text", f"read {self._logs}")
 
     def metrics(self) -> str:
         """Counters that scaling and alerts read: absent until the first request, so after traffic."""
@@ -200,13 +206,15 @@ class TeiService:
                 f"Secret {self.workload.api_key_secret} has no key {self.workload.api_key_secret_key}",
                 "set it with pulumi config set --secret embedding-serving:apiKey, then pulumi up",
             )
+        path = self._batch_path()
         for what, key in (("no key", None), ("another key", "not-the-key")):
-            code = self._get("/info", key=key).status_code
-            if code != 401:
-                raise UnmetError(
-                    f"GET /info with {what}: {code}, expected 401",
-                    "anyone who reaches the Service can use it: check API_KEY of the pods, then pulumi up",
-                )
+            for method, where, body in (("GET", "/info", None), ("POST", path, self._batch(1))):
+                code = self._call(method, where, key, body).status_code
+                if code != 401:
+                    raise UnmetError(
+                        f"{method} {where} with {what}: {code}, expected 401",
+                        "anyone who reaches the Service can use it: check API_KEY of the pods, then pulumi up",
+                    )
         code = self._get("/info", key=self._key).status_code
         if code != 200:
             raise UnmetError(
@@ -270,7 +278,7 @@ class TeiService:
     def _call(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None) -> requests.Response:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            return self._session.request(method, self._url + path, headers=headers, json=body, timeout=self._timeout)
+            answer = self._session.request(method, self._url + path, headers=headers, json=body, timeout=self._timeout)
         except requests.Timeout:
             raise UnreachableError(
                 f"{method} {path}: no answer within {self._timeout} s",
@@ -281,6 +289,9 @@ class TeiService:
                 f"{method} {path}: {_reason(error)}",
                 f"did the pod end while it was tested? kubectl -n {self.workload.namespace} get pods, {self._logs}",
             ) from None
+        if self._key and len(self._key) >= answers.LEAST_KEY and self._key.encode() in answer.content:
+            raise UnmetError(f"{method} {path}: the answer holds the API key", "clients log answers: set another key")
+        return answer
 
     def _json(self, answer: requests.Response, path: str) -> Any:
         if answer.status_code != 200:

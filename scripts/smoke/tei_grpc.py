@@ -79,7 +79,9 @@ class TeiGrpcClient:
 
     def __init__(self, target: str, api_key: str | None = None, timeout: float = 60) -> None:
         # The way to the Service is loopback: a proxy of the environment would be asked for its own loopback.
-        self._channel = grpc.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)])
+        # A connection of its own: one connection carries a limited number of calls at a time.
+        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(target, options=options)
         self._key = api_key
         self._timeout = timeout
 
@@ -121,18 +123,28 @@ class TeiGrpcClient:
         answer = self._call("/tei.v1.Predict/Predict", MESSAGES["PredictRequest"](inputs=text, truncate=True))
         return [Prediction(found.label, found.score) for found in answer.predictions]
 
+    def begin(self, path: str, text: str) -> Callable[[], tuple[str, str]]:
+        """Starts a call with one text (Embed, EmbedSparse, Predict); returns what waits for its code and details."""
+        request = METHODS[path].request(inputs=text, truncate=True)
+        call = self._callable(path).future(request, timeout=self._timeout, metadata=self._metadata())
+        return lambda: (call.code().name, call.details() or "")
+
     def _call(self, path: str, request: Any) -> Any:
+        try:
+            return self._callable(path)(request, timeout=self._timeout, metadata=self._metadata())
+        except grpc.RpcError as error:
+            raise CallError(path, error.code().name, error.details() or "") from None
+
+    def _callable(self, path: str) -> Any:
         method = METHODS[path]
-        call = self._channel.unary_unary(
+        return self._channel.unary_unary(
             path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        metadata = [("authorization", f"Bearer {self._key}")] if self._key else []
-        try:
-            return call(request, timeout=self._timeout, metadata=metadata)
-        except grpc.RpcError as error:
-            raise CallError(path, error.code().name, error.details() or "") from None
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self._key}")] if self._key else []
 
 
 class TeiGrpcService:
@@ -231,10 +243,12 @@ class TeiGrpcService:
     def batch_limit(self) -> str:
         """As many texts as one request may hold, then one more."""
         most = self.workload.limits["max_client_batch_size"]
-        texts = [f"text {number}" for number in range(most + 1)]
-        answered = self._asked(lambda client: client.rerank(answers.QUERY, texts[:most]))
-        if len(answered) != most:
-            raise UnmetError(f"Rerank/Rerank with {most} texts: not one score per text", f"read {self._logs}")
+        asked = self.workload.top_k or most
+        texts = [f"text {number}" for number in range(max(asked, most) + 1)]
+        for size in sorted({asked, most}):
+            if len(self._asked(partial(TeiGrpcClient.rerank, query=answers.QUERY, texts=texts[:size]))) != size:
+                raise UnmetError(f"Rerank/Rerank with {size} texts: not one score per text", f"read {self._logs}")
+        texts = texts[: most + 1]
         text = f"batch size {most + 1} > maximum allowed batch size {most}"
         with self._client(self._key) as client:
             try:
@@ -248,7 +262,8 @@ class TeiGrpcService:
                 "the engine has another client limit than the plan: run pulumi up, and look for env in the stack file "
                 "that overrides the plan",
             )
-        return f"{most} texts answered, {most + 1} refused with INVALID_ARGUMENT"
+        answered = f"{most} texts" if asked == most else f"{asked} (topK) and {most} texts"
+        return f"{answered} answered, {most + 1} refused with INVALID_ARGUMENT"
 
     def metrics(self) -> str:
         """Counters that scaling and alerts read: absent until the first request, so after traffic."""

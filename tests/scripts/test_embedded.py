@@ -155,14 +155,16 @@ def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_name
 ) -> None:
     protected = _workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
     url = "http://127.0.0.1:1"
-    up.tell(replace(planned()[1], workloads=(protected,)), {"embed": url}, 61)
+    up.tell(replace(planned()[1], workloads=(protected,)), {"embed": url}, None, 61)
     said = capsys.readouterr().out
     assert "  embed, inside make shell:\n" in said
     assert f"  {up.curl(protected, url)}\n" in said
     assert "A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.\n" in said
     assert said.endswith("Up after 1 min 1 s.\n")
-    up.tell(replace(planned()[1], workloads=(_workload(stand_in=False),)), {"embed": url}, 0)
-    assert "stand-in computes" not in capsys.readouterr().out
+    up.tell(replace(planned()[1], workloads=(_workload(stand_in=False),)), {"embed": url}, "http://127.0.0.1:2", 0)
+    said = capsys.readouterr().out
+    assert "stand-in computes" not in said
+    assert "Prometheus: http://127.0.0.1:2\n" in said
 
 
 def test_a_second_up_is_refused_before_it_looks_at_anything(

@@ -255,7 +255,7 @@ def test_a_forward_that_does_not_stand_says_what_kubectl_said(cluster: Cluster) 
 
 
 def test_without_a_forward_the_test_fails_and_goes_on_to_report(cluster: Cluster) -> None:
-    report = smoke.test(planned()[1], cluster.access)
+    report = smoke.test(planned()[1], cluster.access, burst=None)
     results = {result.check: result for result in report.workloads[0].results}
     assert results["pods"].status is Status.PASSED
     assert results["port-forward"].status is Status.FAILED
@@ -270,14 +270,14 @@ def test_what_cannot_be_tested_is_not_passed(
 ) -> None:
     agreed = planned()[1]
     contract = type(agreed)(**agreed.__dict__ | {"workloads": (_workload(**changes),)})
-    (tested,) = smoke.test(contract, cluster.access).workloads
+    (tested,) = smoke.test(contract, cluster.access, burst=None).workloads
     assert {result.check: result.status for result in tested.results}[check] is status
 
 
 def test_a_contract_without_workloads_proves_nothing(cluster: Cluster) -> None:
     agreed = planned()[1]
     with pytest.raises(CommandError, match="nothing to test"):
-        smoke.test(type(agreed)(**agreed.__dict__ | {"workloads": ()}), cluster.access)
+        smoke.test(type(agreed)(**agreed.__dict__ | {"workloads": ()}), cluster.access, burst=None)
 
 
 FORWARDING = """#!/bin/sh
