@@ -32,6 +32,7 @@ MODELS = {
     "splade-query": "naver/efficient-splade-VI-BT-large-query",
     "nv-embedqa-e5-v5": "nvidia/nv-embedqa-e5-v5",
     "llama-3.2-nv-embedqa-1b-v2": "nvidia/llama-3.2-nv-embedqa-1b-v2",
+    "nemotron-3-embed-1b": "nvidia/nemotron-3-embed-1b",
     "e5-mistral-7b": "intfloat/e5-mistral-7b-instruct",
 }
 GPUS = ("T4", "A10G", "L4", "A100", "L40S", "H100")
