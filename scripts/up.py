@@ -60,7 +60,7 @@ def _up(planned: Plan, node: cluster.Options, *, smoke: bool) -> int:
     contract = source.from_stack(embedded.STACK, environment)
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)
-        prometheus = _publish_prometheus(contract, embedded.access(), reporter)
+        prometheus = publish_prometheus(contract, embedded.access(), reporter)
     failed = False
     if smoke:
         report = test(contract, embedded.access(), burst=None)
@@ -81,7 +81,7 @@ def _publish(contract: Contract, reporter: Reporter) -> dict[str, str]:
     return urls
 
 
-def _publish_prometheus(contract: Contract, access: Access, reporter: Reporter) -> str | None:
+def publish_prometheus(contract: Contract, access: Access, reporter: Reporter) -> str | None:
     """URL of the stack's Prometheus; None where there is none in the cluster."""
     place = monitoring.service_of(contract.monitoring["address"]) if contract.monitoring else None
     if place is None:

@@ -20,14 +20,15 @@ from scripts.smoke.cluster import PodState
 from scripts.smoke.results import NotProvenError, UnmetError
 from scripts.smoke.tei_grpc import TeiGrpcClient
 
-#: Words per text, from one try to the next: a fast engine has answered short ones before others come.
-_WORDS = (32, 128, 480)
+#: Words per text, and seconds between the texts that take all places and those that are too many, from one try to the
+#: next: a fast engine has answered short texts before others come, on a slow way they come in another order.
+_TRIES = ((32, 0.05), (128, 0.05), (480, 0.05), (480, 0.5))
 _WORD = "water "
 #: Part of the payload limit that a body may take.
 _PAYLOAD_SHARE = 0.5
-#: Between the texts that take all places and those that are too many. Only a try; the answers are what counts.
-_PAUSE = 0.2
-_EXTRA_SINGLES = 4
+#: A pod that refuses five requests within half a minute may be given another by KEDA.
+_EXTRA_SINGLES = 1
+_EXTRA_CALLS = 2
 #: More connections than this are a load test.
 _MOST_CONNECTIONS = 256
 _MOST_CALLS = 2048
@@ -91,17 +92,18 @@ class Burst:
             raise NotProvenError(f"{self._places} places take more than {_MOST_CONNECTIONS} connections to fill")
         refused: dict[str, int] = {_LIST: 0, _SINGLE: 0}
         answered = 0
-        for words in _WORDS:
-            for answer in self._burst(list_size, self._fitting(words, list_size)):
+        for words, pause in _TRIES:
+            for answer in self._burst(list_size, self._fitting(words, list_size), pause):
                 self._judge(answer)
                 if answer.status == 200:
                     answered += 1
                 else:
                     refused[answer.form] += 1
             if all(refused.values()):
+                too_many = f"{counted(refused[_LIST], 'list')} and {counted(refused[_SINGLE], 'single text')}"
                 return (
-                    f"{self._places} places: {refused[_LIST]} lists and {refused[_SINGLE]} single texts too many got "
-                    f"429 Overloaded, {counted(answered, 'request')} an answer"
+                    f"{self._places} places: {too_many} too many got 429 Overloaded, {counted(answered, 'request')} an "
+                    "answer"
                 )
         if refused[_SINGLE] and not refused[_LIST]:
             raise UnmetError(
@@ -114,14 +116,14 @@ class Burst:
             "burst as fast as they come"
         )
 
-    def _burst(self, list_size: int, text: str) -> Iterator[_Answer]:
+    def _burst(self, list_size: int, text: str, pause: float) -> Iterator[_Answer]:
         full, rest = divmod(self._places, list_size)
         filling = [list_size] * full + [rest] * bool(rest)
         # 0 stands for a single text, which is asked for in another form.
         too_many = [list_size] + [0] * _EXTRA_SINGLES
         with ThreadPoolExecutor(max_workers=len(filling) + len(too_many)) as threads:
             sent = [threads.submit(self._post, size, text) for size in filling]
-            time.sleep(_PAUSE)
+            time.sleep(pause)
             sent += [threads.submit(self._post, size, text) for size in too_many]
             for future in sent:
                 yield future.result()
@@ -193,7 +195,7 @@ class Burst:
         if self._places > _MOST_CALLS:
             raise NotProvenError(f"{self._places} places take more than {_MOST_CALLS} calls to fill")
         answered = 0
-        for words in _WORDS:
+        for words, _ in _TRIES:
             codes = self._calls(path, self._fitting(words, 1))
             wrong = [code for code in codes if code not in {("OK", ""), ("RESOURCE_EXHAUSTED", _REFUSAL["error"])}]
             if wrong:
@@ -215,7 +217,7 @@ class Burst:
         )
 
     def _calls(self, path: str, text: str) -> list[tuple[str, str]]:
-        number = self._places + _EXTRA_SINGLES
+        number = self._places + _EXTRA_CALLS
         target = self._url.removeprefix("http://")
         clients = [TeiGrpcClient(target, self._key, self._timeout) for _ in range(0, number, _CALLS_PER_CONNECTION)]
         try:

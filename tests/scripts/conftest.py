@@ -145,9 +145,12 @@ def _run(stack: ExitStack, changes: dict[str, Any], module: str, ready: str, por
             text=True,
         )
     )
-    stack.callback(process.terminate)
     said: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_read, args=(process, said), daemon=True).start()
+    reader = threading.Thread(target=_read, args=(process, said), daemon=True)
+    reader.start()
+    # The pipe is closed afterwards.
+    stack.callback(reader.join)
+    stack.callback(process.terminate)
     log: list[str] = []
     while not any(ready in line for line in log):
         log.append(said.get(timeout=_START_SECONDS))

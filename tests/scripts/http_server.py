@@ -38,8 +38,9 @@ class Server:
         try:
             while not writer.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next(line for line in head.lower().splitlines() if line.startswith("content-length:"))
-                request = Request(len(self.requests), head, await reader.readexactly(int(length.split(":")[1])))
+                lines = head.lower().splitlines()
+                length = next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)
+                request = Request(len(self.requests), head, await reader.readexactly(length))
                 self.requests.append(request)
                 self.in_work += 1
                 self.most_in_work = max(self.most_in_work, self.in_work)

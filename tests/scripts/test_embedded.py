@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from infra.core import plan, settings
-from infra.core.contract import WorkloadContract
-from local import toolchain
+from local import cluster, toolchain
 from local.cluster import Options
+from local.report import PlainReporter
 from local.toolchain import CLIENT, Found
 from scripts import command, embedded, up
 from scripts.command import CommandError
 from tests import stacks
 from tests.scripts.conftest import API_KEY, planned
+from tests.scripts.fake_cluster import Cluster, scaled, workload
 
 pytestmark = pytest.mark.core
 
@@ -121,22 +122,18 @@ def test_a_stack_without_gpus_gets_a_node_without_gpus() -> None:
     assert _node({}, cpu | {"name": "cpu"}) == Options(gpus=2), "a CPU pool beside it changes nothing"
 
 
-def _workload(**changes: Any) -> WorkloadContract:
-    return WorkloadContract(**planned()[1].workloads[0].__dict__ | changes)
-
-
 @pytest.mark.parametrize(
     ("kind", "path"),
     [("embedding", "/v1/embeddings"), ("sparse", "/embed_sparse"), ("reranker", "/rerank"), ("classifier", "/predict")],
 )
 def test_the_curl_line_is_a_command_that_asks_what_the_model_answers(kind: str, path: str) -> None:
-    line = up.curl(_workload(kind=kind), "http://127.0.0.1:1")
+    line = up.curl(workload(kind=kind), "http://127.0.0.1:1")
     assert f" http://127.0.0.1:1{path} " in line
     assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
 
 
 def test_the_curl_line_of_a_protected_workload_reads_the_key_and_does_not_hold_it() -> None:
-    line = up.curl(_workload(api_key_secret="embed-keys", api_key_secret_key="apiKey"), "http://127.0.0.1:1")
+    line = up.curl(workload(api_key_secret="embed-keys", api_key_secret_key="apiKey"), "http://127.0.0.1:1")
     assert "get secret embed-keys" in line
     assert API_KEY not in line
     assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
@@ -150,10 +147,50 @@ def test_the_table_of_what_runs_says_that_engine_and_gpu_are_not_real() -> None:
     assert row["GPU"] == "L4 (simulated)"
 
 
+def test_the_table_of_what_runs_shows_how_many_pods_a_scaled_workload_may_have() -> None:
+    agreed = replace(planned()[1], workloads=(scaled(),))
+    table = up.workloads_table(agreed, {})
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert row["pods"] == "1 to 3"
+
+
+@pytest.mark.parametrize(
+    ("address", "there", "published"),
+    [
+        ("None", False, "published-prometheus"),
+        ("None", True, "published-prometheus"),
+        ("10.0.0.1", False, "prometheus"),
+    ],
+)
+def test_prometheus_is_published_through_a_service_that_has_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, there: bool, published: str
+) -> None:
+    fake = Cluster(tmp_path)
+    fake.has("service-prometheus", {"spec": {"clusterIP": address}})
+    fake.has("expose", {})
+    if there:
+        fake.has("service-published-prometheus", {})
+    asked: list[object] = []
+
+    def publish(*place: object) -> str:
+        asked.append(place)
+        return "http://127.0.0.1:1"
+
+    monkeypatch.setattr(cluster, "publish", publish)
+    contract = replace(planned()[1], monitoring={"address": "http://prometheus.monitoring.svc:9090/p"})
+    assert up.publish_prometheus(contract, fake.access, PlainReporter()) == "http://127.0.0.1:1/p"
+    assert asked == [("prometheus", "monitoring", published, 9090)]
+    assert ("expose" in fake.calls()) is (published != "prometheus" and not there)
+
+
+def test_a_stack_without_prometheus_publishes_none(tmp_path: Path) -> None:
+    assert up.publish_prometheus(planned()[1], Cluster(tmp_path).access, PlainReporter()) is None
+
+
 def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    protected = _workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    protected = workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
     url = "http://127.0.0.1:1"
     up.tell(replace(planned()[1], workloads=(protected,)), {"embed": url}, None, 61)
     said = capsys.readouterr().out
@@ -161,7 +198,7 @@ def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_name
     assert f"  {up.curl(protected, url)}\n" in said
     assert "A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.\n" in said
     assert said.endswith("Up after 1 min 1 s.\n")
-    up.tell(replace(planned()[1], workloads=(_workload(stand_in=False),)), {"embed": url}, "http://127.0.0.1:2", 0)
+    up.tell(replace(planned()[1], workloads=(workload(stand_in=False),)), {"embed": url}, "http://127.0.0.1:2", 0)
     said = capsys.readouterr().out
     assert "stand-in computes" not in said
     assert "Prometheus: http://127.0.0.1:2\n" in said

@@ -7,59 +7,32 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.core.contract import WorkloadContract
+from infra.core.contract import Contract
 from local import toolchain
 from local.paths import CHECKOUT
 from local.toolchain import Found
 from scripts.access import Access, ForwardError, NotFoundError
 from scripts.command import CommandError
+from scripts.smoke import results
 from scripts.smoke import run as smoke
 from scripts.smoke.cluster import DeployedWorkload
+from scripts.smoke.overload import Burst
 from scripts.smoke.results import NotProvenError, Status, UnmetError
+from scripts.smoke.tei import TeiService
 from tests.scripts.conftest import planned
+from tests.scripts.fake_cluster import Cluster, pod, ready_pod, scaled, workload
 
 pytestmark = pytest.mark.core
 
 IMAGE = "stand-in.local/huggingface/text-embeddings-inference:89-1.9.3"
-
-#: kubectl [--context X] --request-timeout=N (get KIND | VERB) ...: answers from KIND.json or VERB.json, else from err.
-KUBECTL = """#!/bin/sh
-here=$(dirname "$0")
-echo "$KUBECONFIG|$@" >> "$here/calls"
-[ "$1" = --context ] && shift 2
-shift
-[ "$1" = get ] && shift
-[ -f "$here/$1.json" ] && exec cat "$here/$1.json"
-cat "$here/err" >&2
-exit 1
-"""
-
-
-class Cluster:
-    """A kubectl that answers what it is told to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.kubectl = folder / "kubectl"
-        self.kubectl.write_text(KUBECTL)
-        self.kubectl.chmod(0o755)
-        (folder / "config").write_text("")
-        self.says("Error from server (NotFound): nothing is here")
-        self.access = Access(kubeconfig=folder / "config", kubectl=self.kubectl)
-
-    def says(self, error: str) -> None:
-        (self.folder / "err").write_text(error)
-
-    def has(self, kind: str, content: object) -> None:
-        (self.folder / f"{kind}.json").write_text(content if isinstance(content, str) else json.dumps(content))
-
-    def calls(self) -> str:
-        return (self.folder / "calls").read_text()
 
 
 @pytest.fixture
@@ -67,7 +40,7 @@ def cluster(tmp_path: Path) -> Cluster:
     made = Cluster(tmp_path)
     made.has("deployment", _deployment())
     made.has("endpointslices", {"items": [_slice("10.244.0.5")]})
-    made.has("pods", {"items": [_pod("embed-1")]})
+    made.has("pods", {"items": [pod("embed-1")]})
     made.has("logs", "Starting FlashBert model on Cuda(CudaDevice(DeviceId(1)))\nStarting HTTP server\n")
     return made
 
@@ -85,24 +58,15 @@ def _slice(*addresses: str, ready: bool = True) -> dict[str, Any]:
     return {"ports": [{"name": "http", "port": 8080}], "endpoints": endpoints}
 
 
-def _pod(name: str, **status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "status": {"phase": "Running", **status}}
-
-
-def _workload(**changes: Any) -> WorkloadContract:
-    fields = planned()[1].workloads[0].__dict__ | changes
-    return WorkloadContract(**fields)
-
-
 def test_a_deployment_as_planned_passes(cluster: Cluster) -> None:
-    deployed = DeployedWorkload(_workload(), cluster.access)
+    deployed = DeployedWorkload(workload(), cluster.access)
     assert deployed.pods() == f"1 pod ready, planned 1; image {IMAGE}"
     assert deployed.endpoints() == "Service embed leads to 1 ready pod"
 
 
 def test_more_pods_than_planned_pass_because_a_scaler_may_have_added_them(cluster: Cluster) -> None:
     cluster.has("deployment", _deployment(ready=4, updated=4))
-    assert DeployedWorkload(_workload(), cluster.access).pods().startswith("4 pods ready")
+    assert DeployedWorkload(workload(), cluster.access).pods().startswith("4 pods ready")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +81,7 @@ def test_more_pods_than_planned_pass_because_a_scaler_may_have_added_them(cluste
 def test_a_deployment_that_is_not_as_planned_fails(cluster: Cluster, deployment: object, found: str) -> None:
     cluster.has("deployment", deployment)
     with pytest.raises(UnmetError, match=found) as caught:
-        DeployedWorkload(_workload(), cluster.access).pods()
+        DeployedWorkload(workload(), cluster.access).pods()
     assert caught.value.next_step
 
 
@@ -137,48 +101,102 @@ def test_a_deployment_that_is_not_as_planned_fails(cluster: Cluster, deployment:
 )
 def test_a_missing_pod_says_why_it_is_missing(cluster: Cluster, status: dict[str, Any], found: str) -> None:
     cluster.has("deployment", _deployment(ready=0))
-    cluster.has("pods", {"items": [_pod("embed-1", **status)]})
+    cluster.has("pods", {"items": [pod("embed-1", **status)]})
     with pytest.raises(UnmetError, match=found):
-        DeployedWorkload(_workload(), cluster.access).pods()
+        DeployedWorkload(workload(), cluster.access).pods()
 
 
 def test_a_deployment_that_is_gone_fails(cluster: Cluster) -> None:
     (cluster.folder / "deployment.json").unlink()
     with pytest.raises(UnmetError, match="NotFound"):
-        DeployedWorkload(_workload(), cluster.access).pods()
+        DeployedWorkload(workload(), cluster.access).pods()
 
 
 @pytest.mark.parametrize("slices", [[], [_slice()], [_slice("10.0.0.1", ready=False)], [{"endpoints": None}]])
 def test_a_service_that_leads_nowhere_fails(cluster: Cluster, slices: list[object]) -> None:
     cluster.has("endpointslices", {"items": slices})
     with pytest.raises(UnmetError, match="leads to 0 ready pods, planned 1"):
-        DeployedWorkload(_workload(), cluster.access).endpoints()
+        DeployedWorkload(workload(), cluster.access).endpoints()
 
 
-def test_an_address_in_two_slices_is_one_pod(cluster: Cluster) -> None:
+def test_an_address_in_two_slices_is_onepod(cluster: Cluster) -> None:
     cluster.has("endpointslices", {"items": [_slice("10.0.0.1"), _slice("10.0.0.1")]})
     with pytest.raises(UnmetError, match="leads to 1 ready pod, planned 2"):
-        DeployedWorkload(_workload(replicas=2), cluster.access).endpoints()
+        DeployedWorkload(workload(replicas=2), cluster.access).endpoints()
 
 
 def test_the_device_of_a_stand_in_is_never_proven(cluster: Cluster) -> None:
     with pytest.raises(NotProvenError, match="stand-in"):
-        DeployedWorkload(_workload(), cluster.access).device()
+        DeployedWorkload(workload(), cluster.access).device()
 
 
 def test_the_device_of_every_pod_is_looked_up(cluster: Cluster) -> None:
-    leaving = _pod("embed-0")
+    leaving = pod("embed-0")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    cluster.has("pods", {"items": [leaving, _pod("embed-1"), _pod("embed-2")]})
-    found = DeployedWorkload(_workload(stand_in=False), cluster.access).device()
+    cluster.has("pods", {"items": [leaving, pod("embed-1"), pod("embed-2")]})
+    found = DeployedWorkload(workload(stand_in=False), cluster.access).device()
     assert found.startswith("2 pods")
     logs = [line for line in cluster.calls().splitlines() if " logs " in line]
     assert len(logs) == 2
     assert "embed-0" not in cluster.calls()
 
 
+def test_a_scaled_workload_may_have_any_number_of_pods_that_keda_may_choose(cluster: Cluster) -> None:
+    for ready in (1, 3):
+        cluster.has("deployment", _deployment(ready=ready, updated=ready))
+        assert f"{ready} pod" in DeployedWorkload(scaled(), cluster.access).pods()
+        assert "planned 1 to 3" in DeployedWorkload(scaled(), cluster.access).pods()
+
+
+@pytest.mark.parametrize(
+    ("ready", "found"), [(0, "0 pods ready and 0 up to date, planned 1 to 3"), (4, "4 pods ready")]
+)
+def test_a_scaled_workload_with_too_few_or_too_many_pods_fails(cluster: Cluster, ready: int, found: str) -> None:
+    cluster.has("deployment", _deployment(ready=ready, updated=ready))
+    with pytest.raises(UnmetError, match=found):
+        DeployedWorkload(scaled(), cluster.access).pods()
+
+
+KEY = "key-of-the-clients"
+
+
+def test_a_key_that_no_container_printed_passes(cluster: Cluster) -> None:
+    cluster.has("pods", {"items": [ready_pod("embed-1", restarts=1), ready_pod("embed-2")]})
+    cluster.has("logs", "Ready")
+    cluster.has("previous", "Ready")
+    assert DeployedWorkload(workload(), cluster.access).key_not_in_logs(KEY) == "not in 3 logs of the pods of embed"
+    assert KEY not in cluster.calls()
+
+
+@pytest.mark.parametrize(("kind", "when"), [("logs", "now"), ("previous", "before its last restart")])
+def test_a_key_in_a_log_fails_whether_of_this_container_or_of_the_one_before(
+    cluster: Cluster, kind: str, when: str
+) -> None:
+    cluster.has("pods", {"items": [ready_pod("embed-1", restarts=2)]})
+    cluster.has("logs", "Ready")
+    cluster.has("previous", "Ready")
+    cluster.has(kind, f'Args {{ api_key: Some("{KEY}") }}')
+    with pytest.raises(UnmetError, match=f"the log of embed-1, container tei, {when}") as caught:
+        DeployedWorkload(workload(), cluster.access).key_not_in_logs(KEY)
+    assert KEY not in f"{caught.value} {caught.value.next_step}"
+
+
+def test_the_log_before_a_restart_may_be_gone(cluster: Cluster) -> None:
+    cluster.has("pods", {"items": [ready_pod("embed-1", restarts=1)]})
+    cluster.says('Error from server (BadRequest): previous terminated container "tei" in pod "embed-1" not found')
+    assert DeployedWorkload(workload(), cluster.access).key_not_in_logs(KEY).startswith("not in 1 log ")
+
+
+@pytest.mark.parametrize("key", [None, "short"])
+def test_a_key_that_is_unknown_or_an_ordinary_word_is_not_proven_to_be_in_no_log(
+    cluster: Cluster, key: str | None
+) -> None:
+    with pytest.raises(NotProvenError):
+        DeployedWorkload(workload(), cluster.access).key_not_in_logs(key)
+
+
 def test_a_cpu_workload_has_no_device_check(cluster: Cluster) -> None:
-    assert [check.name for check in DeployedWorkload(_workload(gpu=None), cluster.access).checks()] == [
+    assert [check.name for check in DeployedWorkload(workload(gpu=None), cluster.access).checks()] == [
         "pods",
         "endpoints",
     ]
@@ -186,8 +204,8 @@ def test_a_cpu_workload_has_no_device_check(cluster: Cluster) -> None:
 
 def test_the_key_is_read_from_its_secret_and_stands_on_no_argument_list(cluster: Cluster) -> None:
     cluster.has("secret", {"data": {"apiKey": base64.b64encode(b"s3cret").decode()}})
-    workload = _workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
-    assert DeployedWorkload(workload, cluster.access).api_key() == "s3cret"
+    served = workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    assert DeployedWorkload(served, cluster.access).api_key() == "s3cret"
     assert "s3cret" not in cluster.calls()
 
 
@@ -195,8 +213,8 @@ def test_the_key_is_read_from_its_secret_and_stands_on_no_argument_list(cluster:
 def test_a_secret_without_the_key_gives_none(cluster: Cluster, content: object) -> None:
     if content is not None:
         cluster.has("secret", content)
-    workload = _workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
-    assert DeployedWorkload(workload, cluster.access).api_key() is None
+    served = workload(api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    assert DeployedWorkload(served, cluster.access).api_key() is None
 
 
 @pytest.mark.parametrize(
@@ -261,6 +279,66 @@ def test_without_a_forward_the_test_fails_and_goes_on_to_report(cluster: Cluster
     assert results["port-forward"].status is Status.FAILED
 
 
+def _environment(name: str) -> Contract:
+    return replace(planned()[1], environment=name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (("prod", None), "not sent: it takes every place of a pod, which clients in prod would notice; --overload"),
+        (("staging", None), "clients in staging"),
+        (("local", False), "not sent: --no-overload was given"),
+    ],
+)
+def test_a_burst_that_is_not_sent_is_not_proven_and_says_why(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[str, bool | None],
+    reason: str,
+) -> None:
+    @contextmanager
+    def forward(*_: object) -> Iterator[str]:
+        yield "http://127.0.0.1:1"
+
+    monkeypatch.setattr(Access, "forward", forward)
+    monkeypatch.setattr(TeiService, "checks", lambda _: [])
+    environment, burst = asked
+    (tested,) = smoke.test(_environment(environment), cluster.access, burst=burst).workloads
+    result = {result.check: result for result in tested.results}["overload"]
+    assert result.status is Status.NOT_PROVEN
+    assert reason in result.found
+
+
+def test_a_burst_is_sent_where_it_disturbs_nobody_or_is_asked_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def forward(*_: object) -> Iterator[str]:
+        yield "http://127.0.0.1:1"
+
+    monkeypatch.setattr(Access, "forward", forward)
+    monkeypatch.setattr(TeiService, "checks", lambda _: [])
+    monkeypatch.setattr(Burst, "prove", lambda _: "sent")
+    for environment, burst in (("local", None), ("dev", None), ("prod", True)):
+        (tested,) = smoke.test(_environment(environment), cluster.access, burst=burst).workloads
+        assert {result.check: result.found for result in tested.results}["overload"] == "sent"
+
+
+def test_what_this_user_may_not_read_is_not_proven(cluster: Cluster) -> None:
+    (cluster.folder / "deployment.json").unlink()
+    cluster.says('Error from server (Forbidden): deployments is forbidden: User "u" cannot get\n')
+    result = {r.check: r for r in results.run(DeployedWorkload(workload(), cluster.access).checks())}["pods"]
+    assert result.status is Status.NOT_PROVEN
+    assert "use a user who may read it" in result.found
+
+
+def test_a_kind_of_object_that_the_cluster_does_not_know_is_an_object_that_is_not_there(cluster: Cluster) -> None:
+    cluster.says('error: the server doesn\'t have a resource type "scaledobjects"\n')
+    with pytest.raises(NotFoundError):
+        cluster.access.run("get", "scaledobjects", "embed")
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "status"),
     [({"replicas": 0}, "pods", Status.NOT_PROVEN), ({"engine": "other"}, "engine", Status.FAILED)],
@@ -269,7 +347,7 @@ def test_what_cannot_be_tested_is_not_passed(
     cluster: Cluster, changes: dict[str, Any], check: str, status: Status
 ) -> None:
     agreed = planned()[1]
-    contract = type(agreed)(**agreed.__dict__ | {"workloads": (_workload(**changes),)})
+    contract = type(agreed)(**agreed.__dict__ | {"workloads": (workload(**changes),)})
     (tested,) = smoke.test(contract, cluster.access, burst=None).workloads
     assert {result.check: result.status for result in tested.results}[check] is status
 
@@ -285,6 +363,18 @@ echo $$ > "$(dirname "$0")/pid"
 echo "Forwarding from 127.0.0.1:4242 -> 8080"
 exec sleep 1000
 """
+
+TWO_PORTS = FORWARDING.replace("exec", 'echo "Forwarding from 127.0.0.1:4343 -> 9000"\nexec')
+
+
+def test_ports_of_one_service_are_forwarded_to_one_pod_in_the_order_in_which_they_are_asked_for(
+    cluster: Cluster,
+) -> None:
+    cluster.kubectl.write_text(TWO_PORTS.replace("sleep 1000", "sleep 30").replace("echo $$", 'echo "$@"'))
+    with cluster.access.forward_ports("ns", "embed", 80, "metrics") as urls:
+        assert urls == ["http://127.0.0.1:4242", "http://127.0.0.1:4343"]
+    assert (cluster.folder / "pid").read_text().endswith("service/embed :80 :metrics\n")
+
 
 WAITS = """
 import signal, sys, time

@@ -1,12 +1,22 @@
 """What a report says, and to whom."""
 
 import json
+from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from scripts.smoke import results
-from scripts.smoke.results import Check, NotProvenError, Report, Status, UnmetError, UnreachableError, WorkloadResults
+from scripts.smoke.results import (
+    Check,
+    NotProvenError,
+    PendingError,
+    Report,
+    Status,
+    UnmetError,
+    UnreachableError,
+    WorkloadResults,
+)
 from tests.scripts.conftest import planned
 
 pytestmark = pytest.mark.core
@@ -53,6 +63,54 @@ def test_after_no_answer_the_rest_is_not_proven_and_does_not_run() -> None:
 def test_a_secret_is_taken_out_of_what_was_found() -> None:
     (result,) = results.run([Check("a", lambda: "the server said s3cret")], secret="s3cret")
     assert result.found == "the server said (the API key)"
+
+
+def test_a_secret_is_taken_out_of_the_next_step_too() -> None:
+    def bad() -> str:
+        raise UnmetError("bad", "ask for s3cret")
+
+    (result,) = results.run([Check("a", bad)], secret="s3cret")
+    assert result.next_step == "ask for (the API key)"
+
+
+def _pending(answers: list[str | Exception]) -> Callable[[], str]:
+    def prove() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return prove
+
+
+def test_what_may_still_come_is_asked_for_again_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.smoke.results.time.sleep", lambda _: None)
+    late = PendingError(UnmetError("not yet", "wait"))
+    assert results.patient(_pending([late, late, "there"]), seconds=60)() == "there"
+
+
+@pytest.mark.parametrize("final", [UnmetError("never came", "look"), NotProvenError("nobody says")])
+def test_what_does_not_come_ends_as_what_it_is(final: UnmetError | NotProvenError) -> None:
+    with pytest.raises(type(final), match=str(final)):
+        results.patient(_pending([PendingError(final)]), seconds=0)()
+
+
+def test_a_failure_for_good_is_not_repeated() -> None:
+    with pytest.raises(UnmetError, match="for good"):
+        results.patient(_pending([UnmetError("for good", "look"), "there"]), seconds=60)()
+
+
+def test_a_failed_operator_fails_the_test_and_is_in_every_form_of_the_report() -> None:
+    _, agreed = planned()
+    workload = WorkloadResults(agreed.workloads[0], tuple(results.run([Check("a", _good)])))
+    report = Report(agreed, [workload], results.run([Check("operator keda", _bad), Check("Prometheus", _unknown)]))
+    assert report.failed
+    assert report.summary() == "1 passed, 1 failed, 1 not proven"
+    assert [(name, result.check) for name, result in report.failures()] == [("operators", "operator keda")]
+    assert [check["check"] for check in report.to_dict()["shared"]] == ["operator keda", "Prometheus"]
+    assert report.tables()[0].title == "Smoke test of what workloads of local share"
+    suite = ET.fromstring(report.junit())[0]  # noqa: S314
+    assert [suite.get(key) for key in ("name", "tests", "failures", "skipped")] == ["operators", "2", "1", "1"]
 
 
 def test_an_answer_of_any_length_becomes_one_readable_line() -> None:

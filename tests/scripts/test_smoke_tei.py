@@ -1,12 +1,16 @@
 """The smoke checks against a server: each passes where it should, and fails where the contract says something else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import requests
 
-from scripts.smoke.results import Result, Status
-from tests.scripts.conftest import API_KEY, Served
+from scripts.smoke import answers
+from scripts.smoke.results import Result, Status, UnmetError
+from scripts.smoke.tei import TeiService
+from tests.scripts.conftest import API_KEY, Served, planned
+from tests.scripts.http_server import answer, in_turn, serving_in_a_thread
 
 pytestmark = pytest.mark.local
 
@@ -44,6 +48,69 @@ def test_every_check_passes_on_a_reranker(serve: Serve) -> None:
     results = serve(model=RERANKER, longestRequestSeconds=700).checked()
     assert _not_passed(results) == {}
     assert set(results) == {"health", "info", "order of texts", "batch limit", "metrics"}
+
+
+SPARSE = {"model": "naver/efficient-splade-VI-BT-large-doc", "longestRequestSeconds": 900}
+
+
+def test_every_check_passes_on_a_sparse_model(serve: Serve) -> None:
+    results = serve(**SPARSE).checked()
+    assert _not_passed(results) == {}
+    assert set(results) == {"health", "info", "sparse vector", "batch limit", "metrics"}
+    # "How do I reset my password?" as BERT reads it: a weight for each of its tokens.
+    assert results["sparse vector"].found == "7 vocabulary entries with a weight"
+
+
+def test_case_08_a_reranker_is_asked_for_exactly_as_many_texts_as_top_k(serve: Serve) -> None:
+    served = serve(model=RERANKER, longestRequestSeconds=700)
+    assert served.contract.limits["max_client_batch_size"] == 32
+    fewer, more = served.promising(top_k=20).checked(), served.promising(top_k=40).checked()
+    assert fewer["batch limit"].found == "20 (topK) and 32 texts answered, 33 refused with 422"
+    assert more["batch limit"].status is Status.FAILED
+    assert "POST /rerank with 40 texts: 422" in more["batch limit"].found
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [(1, 0.2), (0, 0.9), (2, 0.1)],
+        [(0, 0.9), (1, 0.2), (2, 0.1)],
+        [(1, 0.9), (0, 0.2)],
+        [(1, float("nan")), (0, 0), (2, 0)],
+    ],
+)
+def test_ranks_that_are_unsorted_wrong_or_missing_fail(ranks: list[tuple[int, float]]) -> None:
+    contract = planned()[1].workloads[0]
+    with pytest.raises(UnmetError):
+        answers.order(ranks, "POST /rerank", contract, "logs")
+    assert answers.order([(1, 0.9), (0, 0.2), (2, 0.1)], "POST /rerank", contract, "logs").startswith("the answer")
+
+
+def test_case_27_paths_that_compute_need_the_key_and_those_of_probes_and_prometheus_do_not(serve: Serve) -> None:
+    locked = serve(requireApiKey=True)
+    results = locked.checked()
+    assert results["API key"].found == "401 without the key and with another one, 200 with it"
+    results = Served(locked.contract, locked.url, None).checked()
+    assert results["health"].status is Status.PASSED
+    assert "401" in results["batch limit"].found
+    assert requests.get(f"{locked.url}/metrics", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize(("closed", "where"), [(0, "GET /info with no key: 200"), (1, "POST /embed with no key: 200")])
+def test_one_path_that_asks_for_no_key_fails(closed: int, where: str) -> None:
+    contract = replace(planned()[1].workloads[0], api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    replies = [answer(401, b"")] * closed + [answer(200, b"[[1.0]]")]
+    with serving_in_a_thread(in_turn(*replies)) as server, pytest.raises(UnmetError, match=where):
+        TeiService(contract, server.url, API_KEY).key_enforced()
+
+
+def test_an_answer_that_holds_the_key_fails_and_does_not_show_it() -> None:
+    contract = planned()[1].workloads[0]
+    telling = answer(200, f'{{"key": "{API_KEY}"}}'.encode())
+    said = "GET /health: the answer holds the API key"
+    with serving_in_a_thread(telling) as server, pytest.raises(UnmetError, match=said) as caught:
+        TeiService(contract, server.url, API_KEY).health()
+    assert API_KEY not in f"{caught.value} {caught.value.next_step}"
 
 
 @pytest.mark.parametrize(

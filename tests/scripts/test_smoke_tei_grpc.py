@@ -65,6 +65,19 @@ def test_another_limit_of_texts_than_the_servers_fails(serve_grpc: Serve, most: 
     assert result.status is Status.FAILED
 
 
+def test_case_08_a_reranker_is_asked_for_exactly_as_many_texts_as_top_k(serve_grpc: Serve) -> None:
+    served = serve_grpc(**RERANKER)
+    found = served.promising(top_k=3).checked()["batch limit"].found
+    assert found == "3 (topK) and 5 texts answered, 6 refused with INVALID_ARGUMENT"
+    assert served.promising(top_k=6).checked()["batch limit"].status is Status.FAILED
+
+
+def test_every_check_passes_on_a_sparse_model(serve_grpc: Serve) -> None:
+    results = serve_grpc(model="naver/efficient-splade-VI-BT-large-doc", longestRequestSeconds=900).checked()
+    assert _not_passed(results) == {}
+    assert "vocabulary entries with a weight" in results["sparse vector"].found
+
+
 def test_a_key_that_is_not_enforced_fails(serve_grpc: Serve) -> None:
     open_to_all = serve_grpc().promising(api_key_secret="embed-keys", api_key_secret_key="apiKey").with_key(API_KEY)
     result = open_to_all.checked()["API key"]
