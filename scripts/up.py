@@ -119,11 +119,16 @@ def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:
                 workload.client_model,
                 f"{workload.replicas} to {workload.max_replicas}" if workload.scaling else workload.replicas,
                 f"{workload.gpu} (simulated)" if workload.gpu and workload.stand_in else workload.gpu,
-                urls.get(workload.name),
+                _shown_url(workload, urls.get(workload.name)),
             )
             for workload in contract.workloads
         ],
     )
+
+
+def _shown_url(workload: WorkloadContract, url: str | None) -> str | None:
+    # What gRPC clients take as their target has no scheme.
+    return url.removeprefix("http://") if url and workload.protocol == "grpc" else url
 
 
 def curl(workload: WorkloadContract, url: str) -> str:
@@ -151,6 +156,10 @@ def tell(contract: Contract, urls: Mapping[str, str], prometheus: str | None, se
         print("A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.")
     print("Try it:")
     for workload in contract.workloads:
+        if workload.protocol == "grpc":
+            key = f", metadata authorization: Bearer KEY (Secret {workload.api_key_secret})"
+            print(f"  {workload.name}: gRPC, services of tei.v1{key if workload.api_key_secret else ''}")
+            continue
         if workload.api_key_secret is not None:
             print(f"  {workload.name}, inside make shell:")
         print(f"  {curl(workload, urls[workload.name])}")

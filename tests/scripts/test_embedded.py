@@ -204,6 +204,15 @@ def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_name
     assert "Prometheus: http://127.0.0.1:2\n" in said
 
 
+def test_a_workload_that_speaks_grpc_gets_a_target_and_no_curl_line(capsys: pytest.CaptureFixture[str]) -> None:
+    spoken = workload(protocol="grpc", api_key_secret="embed-keys", api_key_secret_key="apiKey")
+    up.tell(replace(planned()[1], workloads=(spoken,)), {"embed": "http://127.0.0.1:1"}, None, 0)
+    said = capsys.readouterr().out
+    assert "  embed: gRPC, services of tei.v1, metadata authorization: Bearer KEY (Secret embed-keys)\n" in said
+    assert " 127.0.0.1:1\n" in said
+    assert "curl" not in said
+
+
 def test_a_second_up_is_refused_before_it_looks_at_anything(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
