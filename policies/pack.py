@@ -51,8 +51,11 @@ def policies() -> list[Policy]:
     ]
 
 
-def kubernetes_object(resource_type: str, properties: Mapping[str, Any]) -> Object | None:
+def kubernetes_object(resource_type: str, properties: Mapping[str, Any], ignored: Sequence[str] = ()) -> Object | None:
     """The Kubernetes object of a resource; None when it is none.
+
+    ``ignored`` are property paths of `ignore_changes`: Pulumi repeats there what it once declared, and it declares no
+    longer.
 
     Patches (kubernetes:apps/v1:DeploymentPatch) hold a part of an object that somebody else owns, and components hold
     none: Pulumi calls a policy for each of the objects that they are made of.
@@ -60,6 +63,13 @@ def kubernetes_object(resource_type: str, properties: Mapping[str, Any]) -> Obje
     if not resource_type.startswith("kubernetes:") or resource_type.endswith("Patch") or "kind" not in properties:
         return None
     found: Object = _plain(properties)
+    for path in ignored:
+        *parents, last = path.split(".")
+        holder: Any = found
+        for part in parents:
+            holder = holder.get(part, {}) if isinstance(holder, dict) else {}
+        if isinstance(holder, dict):
+            holder.pop(last, None)
     return found
 
 
@@ -81,7 +91,7 @@ def _item(values: Any, key: Any) -> Any:
 
 def _for_objects(rule: ObjectRule) -> ResourceValidationPolicy:
     def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        given = kubernetes_object(args.resource_type, args.props)
+        given = kubernetes_object(args.resource_type, args.props, args.opts.ignore_changes)
         if given is not None:
             for violation in rules.judge_object(rule, given).violations:
                 report(str(violation), None)
@@ -99,7 +109,7 @@ class _Unjudged:
         self._seen = seen
 
     def __call__(self, args: ResourceValidationArgs, report: ReportViolation) -> None:
-        given = kubernetes_object(args.resource_type, args.props)
+        given = kubernetes_object(args.resource_type, args.props, args.opts.ignore_changes)
         if given is None:
             return
         self._seen[args.urn] = given

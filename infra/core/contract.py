@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload, planned_secret_name
+from infra.core.engines.spec import SecretRef
+from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload
 
 #: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
 VERSION = 2
@@ -66,11 +67,9 @@ class Contract:
     workloads: tuple[WorkloadContract, ...]
 
     def with_secret_names(self, names: Mapping[str, str]) -> "Contract":
-        """The same contract with the names that Secrets got in the cluster; ``names`` maps workload to Secret."""
+        """The same contract with the names that Secrets with API keys got; ``names`` maps workload to Secret."""
         workloads = (
-            replace(workload, api_key_secret=names[workload.name])
-            if workload.api_key_secret == planned_secret_name(workload.name)
-            else workload
+            replace(workload, api_key_secret=names[workload.name]) if workload.name in names else workload
             for workload in self.workloads
         )
         return replace(self, workloads=tuple(workloads))
@@ -91,6 +90,12 @@ def of(plan: Plan) -> Contract:
         addons=tuple(asdict(addon) for addon in plan.addons),
         workloads=tuple(_workload(plan, workload) for workload in plan.workloads),
     )
+
+
+def api_key(workload: Workload) -> SecretRef | None:
+    """Where the key lies that clients send; None when they need none."""
+    env = workload.engine.env
+    return next((variable.secret for variable in env if variable.name == "API_KEY" and variable.secret), None)
 
 
 def read(output: object) -> Contract:
@@ -120,7 +125,7 @@ def _scaling(scaling: PlannedScaling) -> dict[str, Any]:
 
 def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
     engine = workload.engine
-    key = next((variable.secret for variable in engine.env if variable.name == "API_KEY" and variable.secret), None)
+    key = api_key(workload)
     return WorkloadContract(
         name=workload.name,
         engine=engine.engine,

@@ -58,10 +58,14 @@ _PART = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 #: By the rule of container images: without a dot, a port or the name localhost it would be a folder of Docker Hub.
 _HOST = r"([a-z0-9][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+(:[0-9]{1,5})?|[a-z0-9][a-z0-9-]*:[0-9]{1,5}|localhost)"
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _FOLDERS = r"(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*"
 
 #: A name that becomes a Kubernetes object name, with room for the suffixes that controllers add.
 Name = Annotated[str, Text(r"[a-z]([-a-z0-9]*[a-z0-9])?", "a lower case letter, then letters, digits and -", 40)]
+#: A namespace that is there, whoever named it.
+NamespaceName = Annotated[str, Text(_LABEL, "lower case letters, digits and -", 63)]
 ObjectName = Annotated[str, Text(_DOMAIN, "the name of a Kubernetes object: lower case letters, digits, - and .", 253)]
 Cpu = Annotated[
     str, AfterValidator(quantities.check_cpu), BeforeValidator(_written, json_schema_input_type=int | float | str)
@@ -197,7 +201,9 @@ class SecretSource(Section):
     """Where one secret comes from instead of Pulumi's configuration: an existing Secret, or External Secrets."""
 
     secret_name: ObjectName | None = Field(default=None, description="Existing Secret in the stack's namespace")
-    key: Printable | None = Field(default=None, description="Its key")
+    key: Annotated[str, Text("[-._a-zA-Z0-9]+", "letters, digits, -, _ and .", 253)] | None = Field(
+        default=None, description="Its key"
+    )
     store_name: ObjectName | None = Field(default=None, description="SecretStore of External Secrets that holds it")
     store_kind: Literal["ClusterSecretStore", "SecretStore"] = "ClusterSecretStore"
     remote_key: Printable | None = Field(default=None, description="Its name in the store")
@@ -234,15 +240,18 @@ class Monitoring(Section):
         Annotated[
             str,
             Text(
-                rf"https?://[a-z0-9]([-a-z0-9]*[a-z0-9])?\.{_DOMAIN}(:[0-9]{{1,5}})?(/[A-Za-z0-9._/-]*)?",
+                rf"http://{_LABEL}\.{_LABEL}\.svc(\.{_DOMAIN})?(:{_PORT})?(/[A-Za-z0-9._/-]*)?",
                 "a URL with service and namespace, such as http://prometheus-operated.monitoring.svc.cluster.local:9090",
                 253,
             ),
         ]
         | None
     ) = Field(default=None, description="URL inside the cluster; only with addons.prometheus: existing")
-    namespace: Name | None = Field(
+    namespace: NamespaceName | None = Field(
         default=None, description="Namespace of its pods; only with addons.prometheus: existing"
+    )
+    pod_labels: Labels = Field(
+        default_factory=dict, description="Labels of its pods; only with addons.prometheus: existing"
     )
     labels: Labels = Field(
         default_factory=dict,
@@ -262,7 +271,7 @@ class Scaling(Section):
         default=None, ge=1, le=65_536, description="Waiting texts per replica that ask for another replica"
     )
     overload_per_second: float | None = Field(
-        default=None, gt=0, le=10_000, description="Refused requests per replica and second that do the same"
+        default=None, ge=0.001, le=10_000, description="Refused requests per replica and second that do the same"
     )
     scale_up_period_seconds: int | None = Field(
         default=None, ge=15, le=1800, description="Replicas may double once per period"
@@ -275,7 +284,7 @@ class Scaling(Section):
 class Client(Section):
     """Pods that may send requests."""
 
-    namespace: Name | None = Field(default=None, description="Their namespace; default: that of the stack")
+    namespace: NamespaceName | None = Field(default=None, description="Their namespace; default: that of the stack")
     pod_labels: Labels = Field(default_factory=dict, description="Their labels; absent: every pod of the namespace")
 
 
@@ -316,6 +325,12 @@ class TeiWorkload(Section):
     scaling: Scaling | None = Field(default=None, description="Absent: `replicas` pods, always")
     tokens: TokenLengths | None = Field(default=None, description="Lengths of the texts, where there is no `need`")
     max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    max_batch_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="Texts of a batch; default with `scaling` or `need`: planned, else none",
+    )
     max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
     max_client_batch_size: int | None = Field(default=None, ge=1, le=65_536)
     top_k: int | None = Field(default=None, ge=1, le=65_536, description="Rerankers: texts per request")
@@ -324,7 +339,7 @@ class TeiWorkload(Section):
     tokenization_workers: int | None = Field(default=None, ge=1, le=64)
     require_api_key: bool = Field(default=False, description="Clients send the secret config key apiKey")
     clients: tuple[Client, ...] | None = Field(
-        default=None, description="Pods that may send requests (NetworkPolicy); absent: every pod of the cluster"
+        default=None, description="Pods that may send requests (NetworkPolicy); absent: whoever reaches them"
     )
     longest_request_seconds: int | None = Field(
         default=None, ge=1, le=3600, description="What a request may take; drain and probe budgets follow from it"

@@ -47,5 +47,11 @@ def deploy(plan: Plan, secrets: Mapping[str, pulumi.Output[str]]) -> pulumi.Outp
         )
         for workload in plan.workloads
     }
-    names = {name: workload.secret_name for name, workload in workloads.items() if workload.secret_name is not None}
+    names = {
+        workload.name: made
+        for workload in plan.workloads
+        if (key := contract.api_key(workload))
+        and key.made
+        and (made := workloads[workload.name].secret_name) is not None
+    }
     return pulumi.Output.all(**names).apply(lambda created: contract.of(plan).with_secret_names(created).to_dict())

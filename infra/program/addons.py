@@ -17,17 +17,23 @@ class Addon(pulumi.ComponentResource):
         super().__init__("embedding-serving:addons:Addon", f"addon-{addon.name}", None, opts)
         definitions, objects = catalogue.addon_objects(addon.name)
         # Custom resources and whatever lies in the namespace need these to be there.
-        first = [self._register(one, []) for one in definitions]
+        # Definitions stay when the operator goes: without them every object of their kinds would be deleted, those of
+        # other stacks too.
+        first = [self._register(one, [], retain=True) for one in definitions]
         first += [self._register(one, []) for one in objects if one["kind"] == "Namespace"]
         for one in objects:
             if one["kind"] != "Namespace":
                 self._register(_with_images(one, addon.images), first)
         self.register_outputs({"version": addon.version})
 
-    def _register(self, one: Mapping[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
+    def _register(
+        self, one: Mapping[str, Any], after: list[pulumi.Resource], *, retain: bool = False
+    ) -> pulumi.Resource:
         metadata = one["metadata"]
         name = "/".join(part for part in (metadata.get("namespace"), metadata["name"]) if part)
-        return KubernetesObject(name, one, pulumi.ResourceOptions(parent=self, depends_on=after))
+        return KubernetesObject(
+            name, one, pulumi.ResourceOptions(parent=self, depends_on=after, retain_on_delete=retain)
+        )
 
 
 def _with_images(value: Any, images: Mapping[str, str]) -> Any:

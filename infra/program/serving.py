@@ -87,7 +87,12 @@ class CentralizedWorkload(pulumi.ComponentResource):
                     spec=self._pod(account.metadata.name, pull_secrets),
                 ),
             ),
-            opts=self._child(custom_timeouts=self._timeouts, depends_on=[*external, policy_object]),
+            # Where `replicas` was set before, leaving it out alone would make it 1 until KEDA has looked.
+            opts=self._child(
+                custom_timeouts=self._timeouts,
+                depends_on=[*external, policy_object],
+                ignore_changes=["spec.replicas"] if workload.scaling else None,
+            ),
         )
         core.Service(
             name,
@@ -121,8 +126,11 @@ class CentralizedWorkload(pulumi.ComponentResource):
         self,
         custom_timeouts: pulumi.CustomTimeouts | None = None,
         depends_on: Sequence[pulumi.Resource] | None = None,
+        ignore_changes: list[str] | None = None,
     ) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(parent=self, custom_timeouts=custom_timeouts, depends_on=depends_on)
+        return pulumi.ResourceOptions(
+            parent=self, custom_timeouts=custom_timeouts, depends_on=depends_on, ignore_changes=ignore_changes
+        )
 
     def _metadata(self, name: str | None = None) -> meta.ObjectMetaArgs:
         return meta.ObjectMetaArgs(
@@ -184,25 +192,18 @@ class CentralizedWorkload(pulumi.ComponentResource):
     def _network_policy(self, name: str, monitoring: PlannedMonitoring | None) -> pulumi.Resource:
         workload = self._workload
         main = networking.NetworkPolicyPortArgs(port=workload.engine.ports[0].name)
-        clients = (
-            # An empty selector is every namespace of the cluster, and nothing outside of it.
-            [networking.NetworkPolicyPeerArgs(namespace_selector=meta.LabelSelectorArgs())]
-            if workload.clients is None
-            else [
-                networking.NetworkPolicyPeerArgs(
-                    namespace_selector=meta.LabelSelectorArgs(match_labels={_NAMESPACE_NAME: client.namespace}),
-                    pod_selector=meta.LabelSelectorArgs(match_labels=client.pod_labels) if client.pod_labels else None,
-                )
-                for client in workload.clients
-            ]
-        )
-        # An ingress rule without peers would let everybody in.
-        ingress = [networking.NetworkPolicyIngressRuleArgs(from_=clients, ports=[main])] if clients else []
+        ingress = []
+        # A rule without peers lets everybody in, so a workload without any client has no rule.
+        if workload.clients is None:
+            ingress.append(networking.NetworkPolicyIngressRuleArgs(ports=[main]))
+        elif workload.clients:
+            clients = [_peer(client.namespace, client.pod_labels) for client in workload.clients]
+            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=clients, ports=[main]))
         if monitoring:
-            namespaces = {_NAMESPACE_NAME: monitoring.namespace} if monitoring.namespace else None
-            peer = networking.NetworkPolicyPeerArgs(namespace_selector=meta.LabelSelectorArgs(match_labels=namespaces))
             scraped = networking.NetworkPolicyPortArgs(port=workload.engine.metrics.port)
-            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=[peer], ports=[scraped]))
+            # Where its namespace is not said the plan has made sure that the port is open to everybody.
+            peers = [_peer(monitoring.namespace, monitoring.pod_labels)] if monitoring.namespace else None
+            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=peers, ports=[scraped]))
         return networking.NetworkPolicy(
             name,
             metadata=self._metadata(),
@@ -352,14 +353,20 @@ class CentralizedWorkload(pulumi.ComponentResource):
     def _env(self, variable: EnvVar) -> core.EnvVarArgs:
         if variable.secret is None:
             return core.EnvVarArgs(name=variable.name, value=variable.value)
-        own = self._workload.secret
-        secret = self.secret_name if own and own.name == variable.secret.secret else variable.secret.secret
+        secret = self.secret_name if variable.secret.made else variable.secret.secret
         return core.EnvVarArgs(
             name=variable.name,
             value_from=core.EnvVarSourceArgs(
                 secret_key_ref=core.SecretKeySelectorArgs(name=secret, key=variable.secret.key)
             ),
         )
+
+
+def _peer(namespace: str, pod_labels: Mapping[str, str]) -> networking.NetworkPolicyPeerArgs:
+    return networking.NetworkPolicyPeerArgs(
+        namespace_selector=meta.LabelSelectorArgs(match_labels={_NAMESPACE_NAME: namespace}),
+        pod_selector=meta.LabelSelectorArgs(match_labels=pod_labels) if pod_labels else None,
+    )
 
 
 def _probe(probe: Probe, numbers: Mapping[str, int]) -> core.ProbeArgs:

@@ -50,6 +50,7 @@ def _full() -> dict[str, Any]:
         "monitoring": {
             "address": "http://prometheus-operated.monitoring.svc:9090",
             "namespace": "monitoring",
+            "podLabels": {"app.kubernetes.io/name": "prometheus"},
             "labels": {"release": "kube-prometheus-stack"},
             "scrapeSeconds": 30,
         },
@@ -76,7 +77,7 @@ def _full() -> dict[str, Any]:
                 "dimension": 768,
                 "pooling": "mean",
                 "revision": "refs/pr/4",
-                "gated": False,
+                "gated": True,
             }
         ],
         "serving": [
@@ -94,6 +95,7 @@ def _full() -> dict[str, Any]:
                 "replicas": 2,
                 "tokens": {"p50": 100, "p95": 400, "max": 512},
                 "maxBatchTokens": 16384,
+                "maxBatchRequests": 64,
                 "maxConcurrentRequests": 512,
                 "maxClientBatchSize": 64,
                 "autoTruncate": True,

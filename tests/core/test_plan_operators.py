@@ -54,7 +54,15 @@ def test_nobody_describes_a_prometheus_that_is_installed_or_absent(mode: str | N
 
 
 @pytest.mark.parametrize(
-    "address", ["prometheus:9090", "http://prometheus:9090", "http://prom.monitoring.svc:9090?x=1"]
+    "address",
+    [
+        "prometheus:9090",
+        "http://prometheus:9090",
+        "http://prom.monitoring:9090",
+        "https://prom.monitoring.svc:9090",
+        "http://prom.monitoring.svc:99999",
+        "http://prom.monitoring.svc:9090?x=1",
+    ],
 )
 def test_case_98_an_address_that_may_not_resolve_where_keda_runs_is_refused(address: str) -> None:
     changes = {"addons": {"prometheus": "existing"}, "monitoring": {"address": address}}
@@ -151,6 +159,60 @@ def test_what_the_stack_file_says_of_thresholds_is_what_keda_is_told() -> None:
     assert (told.min, told.max, told.fallback_replicas) == (2, 6, 2)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scaling": {"max": 3}, "longestRequestSeconds": 1},
+        {"scaling": {"max": 3, "queueThreshold": 2000}, "longestRequestSeconds": 5},
+    ],
+)
+def test_no_number_is_advised_that_the_threshold_would_refuse(keys: dict[str, Any]) -> None:
+    line = refused_at(scaled(**keys), "serving[0].longestRequestSeconds")
+    if "maxConcurrentRequests: " in line:
+        advised = int(line.split("maxConcurrentRequests: ")[1].split(".")[0])
+        assert refused(scaled(maxConcurrentRequests=advised, **keys)) == []
+
+
+def test_a_threshold_above_that_of_the_need_gets_the_places_that_it_takes() -> None:
+    scaling = {"max": 4, "queueThreshold": 5000}
+    need = {"documentsPerSecond": 200, "tokens": {"p50": 280, "p95": 512}, "latencyMs": 800}
+    [planned] = made(scaled(scaling=scaling, pool={"instanceType": "g6.2xlarge"}, need=need)).workloads
+    assert planned.engine.limits.max_concurrent_requests > 5000
+
+
+def test_the_longest_wait_that_kubernetes_takes_is_enough() -> None:
+    scaling = {"max": 4, "scaleDownStabilizationSeconds": 3600}
+    assert refused(scaled(scaling=scaling, pool={"imagePullSeconds": 3600})) == []
+
+
+def test_the_size_of_a_batch_can_be_said_and_moves_the_threshold() -> None:
+    assert env(workload(maxBatchRequests=500))["MAX_BATCH_REQUESTS"] == "500"
+    assert "MAX_BATCH_REQUESTS" not in env(workload())
+    small, large = (made(scaled(maxBatchRequests=texts)).workloads[0] for texts in (16, 64))
+    assert [env(one)["MAX_BATCH_REQUESTS"] for one in (small, large)] == ["16", "64"]
+    assert small.scaling is not None
+    assert large.scaling is not None
+    assert int(small.scaling.triggers[0].threshold) < int(large.scaling.triggers[0].threshold)
+    refused_at(
+        stack(maxBatchRequests=16, need=NEED, pool={"instanceType": "g6.2xlarge"}), "serving[0].maxBatchRequests"
+    )
+
+
+def test_named_clients_need_a_named_prometheus() -> None:
+    changes = {
+        "addons": {"prometheus": "existing"},
+        "monitoring": {"address": "http://prom.monitoring.svc:9090"},
+    }
+    assert refused(stack(changes=changes)) == []
+    line = refused_at(stack(changes=changes, clients=[{"namespace": "rag"}]), "monitoring.namespace")
+    assert "serving[0].clients" in line
+
+
+def test_the_namespace_of_an_operator_is_no_namespace_for_workloads() -> None:
+    changes = {**KEDA, "namespace": {"name": "monitoring"}}
+    assert "goes when it does" in refused_at(stack(changes=changes), "namespace.name")
+
+
 # Secrets
 
 
@@ -184,17 +246,24 @@ def test_a_secret_of_a_store_gets_another_name_with_every_change() -> None:
 
 
 def test_a_workload_that_needs_no_key_gets_none() -> None:
-    changes = {
-        "addons": {"externalSecrets": "install"},
-        "secrets": {
-            "apiKey": {"storeName": "aws", "remoteKey": "rag/api"},
-            "huggingFaceToken": {"secretName": "hub", "key": "token"},
-        },
+    given = stack(requireApiKey=True)
+    given["addons"] = {"externalSecrets": "install"}
+    given["secrets"] = {
+        "apiKey": {"storeName": "aws", "remoteKey": "rag/api"},
+        "huggingFaceToken": {"secretName": "hub", "key": "token"},
     }
-    [planned] = made(stack(changes=changes)).workloads
+    given["serving"].append({**given["serving"][0], "name": "open", "requireApiKey": False})
+    protected, planned = made(given).workloads
+    assert len(protected.external_secrets) == 1
     assert planned.external_secrets == ()
     assert planned.secret_versions == ""
     assert all(variable.secret is None for variable in planned.engine.env)
+
+
+def test_a_source_that_no_workload_reads_is_refused() -> None:
+    # The engine would run without the key that was meant for it.
+    changes = {"secrets": {"apiKey": {"secretName": "rag-keys", "key": "api-key"}}}
+    assert "serving[0].requireApiKey" in refused_at(stack(changes=changes), "secrets.apiKey")
 
 
 @pytest.mark.parametrize(
@@ -210,17 +279,18 @@ def test_a_workload_that_needs_no_key_gets_none() -> None:
 )
 def test_a_source_that_is_half_said_or_said_twice_is_refused(source: dict[str, str], path: str) -> None:
     changes = {"addons": {"externalSecrets": "install"}, "secrets": {"apiKey": source}}
-    assert refused_at(stack(changes=changes), path)
+    assert refused_at(stack(changes=changes, requireApiKey=True), path)
 
 
 def test_a_store_needs_external_secrets() -> None:
     changes = {"secrets": {"apiKey": {"storeName": "aws", "remoteKey": "rag/api"}}}
-    assert "secrets.apiKey.storeName" in refused_at(stack(changes=changes), "addons.externalSecrets")
+    given = stack(changes=changes, requireApiKey=True)
+    assert "secrets.apiKey.storeName" in refused_at(given, "addons.externalSecrets")
 
 
 def test_a_secret_with_two_sources_is_refused() -> None:
     changes = {"secrets": {"apiKey": {"secretName": "rag-keys", "key": "api-key"}}}
-    line = refused_at(stack(changes=changes), "secrets.apiKey", ("apiKey",))
+    line = refused_at(stack(changes=changes, requireApiKey=True), "secrets.apiKey", ("apiKey",))
     assert "pulumi config rm embedding-serving:apiKey" in line
 
 

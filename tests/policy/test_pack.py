@@ -152,3 +152,12 @@ def test_an_object_that_has_left_the_stack_is_not_judged() -> None:
     engine.register("kubernetes:keda.sh/v1alpha1:ScaledObject", scaled_object())
     engine.resources.pop()
     assert engine.finish() == []
+
+
+def test_what_pulumi_ignores_is_no_part_of_the_object() -> None:
+    # A Deployment that was given `replicas` before it was scaled keeps the old number in Pulumi's inputs.
+    given = {"kind": "Deployment", "spec": {"replicas": 6, "paused": False}}
+    found = pack.kubernetes_object(
+        "kubernetes:apps/v1:Deployment", given, ["spec.replicas", "status.x", "spec.replicas.y"]
+    )
+    assert found == {"kind": "Deployment", "spec": {"paused": False}}

@@ -156,9 +156,11 @@ def _operated(**changes: Any) -> Plan:
     stack["monitoring"] = {
         "address": "http://prometheus.monitoring.svc:9090",
         "namespace": "monitoring",
+        "podLabels": {"app.kubernetes.io/name": "prometheus"},
         "labels": {"release": "kps"},
     }
-    stack["secrets"] = {"apiKey": {"storeName": "aws", "remoteKey": "rag/api", "property": "key"}}
+    if changes.get("requireApiKey"):
+        stack["secrets"] = {"apiKey": {"storeName": "aws", "remoteKey": "rag/api", "property": "key"}}
     return plan.make(settings.load(stack), name="local")
 
 
@@ -203,7 +205,10 @@ def test_case_27_only_named_clients_and_prometheus_get_through() -> None:
             "namespaceSelector": {"matchLabels": {name: "rag"}},
             "podSelector": {"matchLabels": {"app": "api"}},
         },
-        {"namespaceSelector": {"matchLabels": {name: "monitoring"}}},
+        {
+            "namespaceSelector": {"matchLabels": {name: "monitoring"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+        },
     ]
     assert all(rule["ports"] == [{"port": "http"}] for rule in policy["spec"]["ingress"])
 
@@ -212,7 +217,26 @@ def test_a_workload_without_clients_admits_prometheus_alone() -> None:
     recorder, _ = deployed(_operated(clients=[]))
     [policy] = recorder.of_kind("NetworkPolicy")
     [rule] = policy["spec"]["ingress"]
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    [peer] = rule["from"]
+    assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    assert peer["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}
+
+
+def test_where_clients_are_not_named_the_port_is_open_to_whoever_reaches_it() -> None:
+    recorder, _ = deployed(planned())
+    [policy] = recorder.of_kind("NetworkPolicy")
+    [rule] = policy["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "http"}]}
+
+
+def test_a_secret_of_the_users_own_may_have_the_name_that_pulumi_would_give() -> None:
+    stack = stacks.local(requireApiKey=True)
+    stack["secrets"] = {"apiKey": {"secretName": "embed-keys", "key": "api-key"}}
+    recorder, contract = deployed(plan.make(settings.load(stack), name="local"))
+    assert recorder.of_kind("Secret") == []
+    assert contract["workloads"][0]["api_key_secret"] == "embed-keys"
+    [variable] = [found for found in container(recorder)["env"] if found["name"] == "API_KEY"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "embed-keys", "key": "api-key"}
 
 
 def test_a_secret_of_a_store_is_fetched_once_under_the_name_that_the_pod_reads() -> None:

@@ -18,6 +18,8 @@ class SecretRef:
 
     secret: str
     key: str
+    #: The program makes the Secret of secret configuration; it gets another name then.
+    made: bool = False
 
 
 @dataclass(frozen=True)

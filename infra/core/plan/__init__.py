@@ -30,7 +30,6 @@ from infra.core.plan.values import (
     PlannedSecret,
     Toleration,
     Workload,
-    planned_secret_name,
 )
 from infra.core.settings import CustomModel, Images, Stack, TeiWorkload
 
@@ -53,7 +52,6 @@ __all__ = [
     "Toleration",
     "Workload",
     "make",
-    "planned_secret_name",
 ]
 
 _TEMPLATE_HASH = "pod-template-hash"
@@ -105,6 +103,7 @@ class _Planner:
         pools = self.pools.pools()
         self._unique("serving", [workload.name for workload in self.stack.serving])
         self._services()
+        self.secrets.check_use()
         workloads = [
             planned
             for index, workload in enumerate(self.stack.serving)
@@ -131,8 +130,12 @@ class _Planner:
                 "namespace.name",
                 namespace.name,
                 "another name, or namespace.create: false",
-                "Every cluster has this namespace, and Pulumi does not take over what exists.",
+                "Every cluster has this namespace; Pulumi would take it over, and destroy would remove it.",
             )
+        for row in addons.planned(self.stack):
+            if namespace.name == row.namespace:
+                why = f"{row.name} is installed there, and its namespace goes when it does."
+                self.refuse("namespace.name", namespace.name, "another name", why)
         self._unique("images.pullSecrets", list(images.pull_secrets), None)
         if images.stand_in_registry and self.stack.environment != "local":
             self.refuse(
@@ -202,7 +205,7 @@ class _Planner:
             self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
         if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
-        secret_name = planned_secret_name(workload.name)
+        secret_name = f"{workload.name}-keys"
         secrets = self.secrets.of(workload.name)
         revision = workload.revision or self.revisions[model.id]
         description = tei.describe(
@@ -242,7 +245,7 @@ class _Planner:
             # How many pods there would be is not known, so nothing can be said about the pool.
             return None
         refs = tuple(variable.secret for variable in engine.env if variable.secret)
-        keys = tuple(ref.key for ref in refs if ref.secret == secret_name)
+        keys = tuple(ref.key for ref in refs if ref.made)
         budgets = _budgets(engine, workload, most, pool.image_pull_seconds, reasons)
         return Workload(
             name=workload.name,
@@ -316,7 +319,7 @@ class _Planner:
 
     def _clients(self, workload: TeiWorkload, reasons: list[Reason]) -> tuple[PlannedClient, ...] | None:
         if workload.clients is None:
-            reasons.append(Reason("clients", "every pod of the cluster", "name them, and no other pod gets through"))
+            reasons.append(Reason("clients", "whoever reaches the pods", "name them, and nobody else gets through"))
             return None
         here = self.stack.namespace.name
         return tuple(PlannedClient(client.namespace or here, dict(client.pod_labels)) for client in workload.clients)

@@ -15,6 +15,7 @@ _NAMES = {
 #: The Prometheus of the catalogue's objects, and the label by which it selects.
 _ADDRESS = "http://prometheus-operated.monitoring.svc.cluster.local:9090"
 _LABELS = {"release": "embedding-serving"}
+_POD_LABELS = {"app.kubernetes.io/name": "prometheus", "operator.prometheus.io/name": "embedding-serving"}
 
 
 def mirrored(image: str, images: Images) -> str:
@@ -47,7 +48,12 @@ def registries() -> set[str]:
 def monitoring(stack: Stack, refusals: list[Refusal]) -> PlannedMonitoring | None:
     """The Prometheus of this stack; None where ``addons.prometheus`` is absent."""
     given, mode = stack.monitoring, stack.addons.prometheus
-    written = {"address": given.address, "namespace": given.namespace, "labels": given.labels or None}
+    written = {
+        "address": given.address,
+        "namespace": given.namespace,
+        "podLabels": given.pod_labels or None,
+        "labels": given.labels or None,
+    }
 
     def refuse(key: str, value: object, allowed: str, why: str) -> None:
         refusals.append(Refusal(f"stack.monitoring.{key}", quoted(value), allowed, why))
@@ -60,9 +66,13 @@ def monitoring(stack: Stack, refusals: list[Refusal]) -> PlannedMonitoring | Non
         if mode is None:
             return None
         namespace = catalogue.addons()["prometheus"].namespace
-        return PlannedMonitoring(_ADDRESS, namespace, dict(_LABELS), given.scrape_seconds)
+        return PlannedMonitoring(_ADDRESS, namespace, dict(_POD_LABELS), dict(_LABELS), given.scrape_seconds)
     if given.address is None:
         why = "stack.addons.prometheus is existing, and KEDA and the smoke test ask it."
         refuse("address", None, f"its URL inside the cluster, such as {_ADDRESS}", why)
         return None
-    return PlannedMonitoring(given.address, given.namespace, dict(given.labels), given.scrape_seconds)
+    if given.namespace is None and (closed := [at for at, one in enumerate(stack.serving) if one.clients is not None]):
+        why = f"serving[{closed[0]}].clients lets nobody else in, so that Prometheus has to be named as well."
+        refuse("namespace", None, "the namespace of its pods", why)
+    pods, labels = dict(given.pod_labels), dict(given.labels)
+    return PlannedMonitoring(given.address, given.namespace, pods, labels, given.scrape_seconds)

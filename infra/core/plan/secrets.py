@@ -48,6 +48,7 @@ class SecretPlanner:
     def __init__(self, stack: Stack, configured: Iterable[str], refusals: list[Refusal]) -> None:
         given = {API_KEY_SECRET: stack.secrets.api_key, HUB_TOKEN_SECRET: stack.secrets.hugging_face_token}
         self._sources = {key: source for key, source in given.items() if source is not None}
+        self._stack = stack
         self._refusals = refusals
         for key, source in self._sources.items():
             self._check(f"secrets.{key}", source, stack)
@@ -55,6 +56,14 @@ class SecretPlanner:
                 name = f"embedding-serving:{key}"
                 why = f"The secret config key {name} is set too: pulumi config rm {name}"
                 self._refuse(f"secrets.{key}", "a source", "absent, or no secret config key", why)
+
+    def check_use(self) -> None:
+        """A source that nobody reads is a mistake somewhere else: an engine without the key that was meant for it."""
+        serving = self._stack.serving
+        if API_KEY_SECRET in self._sources and not any(workload.require_api_key for workload in serving):
+            wanted = ", ".join(f"serving[{at}].requireApiKey" for at in range(len(serving)))
+            why = f"No workload asks for a key: {wanted} would be true."
+            self._refuse(f"secrets.{API_KEY_SECRET}", "a source", "absent, or requireApiKey: true", why)
 
     def of(self, workload: str) -> WorkloadSecrets:
         """The secrets that workload ``workload`` could read."""

@@ -14,11 +14,6 @@ SERVICE_PORT = 80
 RUN_AS = 10001
 
 
-def planned_secret_name(workload: str) -> str:
-    """What the Secret of secret configuration is called before it exists: Pulumi gives it another name."""
-    return f"{workload}-keys"
-
-
 @dataclass(frozen=True)
 class Toleration:
     """A taint that the pod accepts."""
@@ -100,6 +95,8 @@ class PlannedMonitoring:
     address: str
     #: Namespace of its pods; None: nobody says.
     namespace: str | None
+    #: Labels of its pods; none: every pod of the namespace.
+    pod_labels: dict[str, str]
     #: Labels by which it selects ServiceMonitors.
     labels: dict[str, str]
     scrape_seconds: int
@@ -172,7 +169,7 @@ class Workload:
     secret_versions: str
     #: None: always ``replicas`` pods.
     scaling: PlannedScaling | None
-    #: None: every pod of the cluster.
+    #: None: whoever reaches the pods.
     clients: tuple[PlannedClient, ...] | None
     budgets: Budgets
     #: None where the stack file gives sizes in place of a need.

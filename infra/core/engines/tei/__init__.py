@@ -378,12 +378,13 @@ class _Planner:
         sizing = self.sizing
         if given is None and sizing:
             concurrent = max(2 * batch, sizing.max_concurrent_requests)
-            self.because(
-                "maxConcurrentRequests",
-                concurrent,
+            why = (
                 f"2 batches of {sizing.max_batch_requests} texts and twice the {sizing.scaling.queue_threshold} queued "
-                f"texts that ask for another replica, two lists of {batch} at least; more get 429",
+                f"texts that ask for another replica, two lists of {batch} at least; more get 429"
             )
+            if self.thresholds and concurrent < (least := self.thresholds.least_concurrent):
+                concurrent, why = least, "two batches and the queue that asks for another replica; more get 429"
+            self.because("maxConcurrentRequests", concurrent, why)
             return concurrent
         if given is None:
             # Two lists of the largest size at least: one alone would lock every other client out.
@@ -401,7 +402,11 @@ class _Planner:
                 f"{batch} (maxClientBatchSize or topK) or more",
                 f"A list of n texts takes n places at once, so that a list of {batch} is always answered with 429.",
             )
-        elif sizing and given <= (least := 2 * sizing.max_batch_requests + sizing.scaling.queue_threshold):
+        elif (
+            sizing
+            and not self.thresholds
+            and given <= (least := 2 * sizing.max_batch_requests + sizing.scaling.queue_threshold)
+        ):
             self.refuse(
                 "maxConcurrentRequests",
                 given,
@@ -616,7 +621,7 @@ class _Planner:
                     f"secret config embedding-serving:{key}, or stack.secrets.{key}",
                     f"It is not set: pulumi config set --secret embedding-serving:{key}",
                 )
-            env.append(EnvVar(name, secret=SecretRef(self.request.secret_name, key)))
+            env.append(EnvVar(name, secret=SecretRef(self.request.secret_name, key, made=True)))
         faulty = set()
         for name, value, allowed, why in variables.faults(
             workload.env,
@@ -706,7 +711,8 @@ class _Planner:
         most = given.max or (self.sizing.replicas if self.sizing else replicas)
         if most < given.min:
             limit = "scaling.max" if given.max else "need"
-            self.refuse("scaling.min", given.min, f"{most} or less", f"{limit} gives {most} replicas at most.")
+            allowed = f"{most} or less" + ("" if given.max else f", or scaling.max: {given.min}")
+            self.refuse("scaling.min", given.min, allowed, f"{limit} gives {most} replicas at most.")
         elif given.max is None and self.sizing:
             self.because("scaling.max", most, self._worked("replicas"))
         elif self.sizing and most < self.sizing.replicas:
@@ -730,7 +736,10 @@ class _Planner:
                 fits = int((given - batch_seconds) / each)
                 allowed = f"{needed} or more" if needed <= _LONGEST_REQUEST_SECONDS else "fewer waiting texts"
                 # A list takes its places at once, and a need says how many there are.
-                if fits >= (self.workload.max_client_batch_size or self.workload.top_k or 1) and not self.sizing:
+                least = self.workload.max_client_batch_size or self.workload.top_k or 1
+                if self.thresholds:
+                    least = max(least, self.thresholds.least_concurrent)
+                if fits >= least and not self.sizing:
                     allowed += f", or maxConcurrentRequests: {fits}"
                 self.refuse(
                     "longestRequestSeconds",
@@ -902,10 +911,20 @@ class _Planner:
         )
 
     def batch_requests(self) -> str | None:
-        """Texts that a batch may hold, where sizes or thresholds rest on it."""
+        """Texts that a batch may hold, where somebody says so, or sizes or thresholds rest on it."""
+        given = self.workload.max_batch_requests
         if self.sizing:
+            if given is not None:
+                why = f"need decides it: {self.sizing.max_batch_requests}."
+                self.refuse("maxBatchRequests", given, "absent", why)
+            self.because("maxBatchRequests", self.sizing.max_batch_requests, "planned for the need")
             return str(self.sizing.max_batch_requests)
-        return str(self.thresholds.batch_texts) if self.thresholds else None
+        if given is None and self.thresholds:
+            usual = "tokens.p50" if self.tokens else "tokens are not said"
+            why = f"a full batch of usual texts ({usual}); shorter ones gain from more"
+            self.because("maxBatchRequests", self.thresholds.batch_texts, why)
+            return str(self.thresholds.batch_texts)
+        return None if given is None else str(given)
 
     def wait_until_ready(self, ready: int) -> None:
         """The waits of scaling follow from how long a replica takes to be ready."""

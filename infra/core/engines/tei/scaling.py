@@ -14,6 +14,9 @@ Because = Callable[[str, object, str], None]
 
 #: Short texts that one batch may hold; more gain nothing and take places of the queue.
 _MOST_TEXTS = 4096
+#: Longest that Kubernetes takes (autoscaling/v2).
+_LONGEST_PERIOD = 1800
+_LONGEST_STABILIZATION = 3600
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def thresholds(
     if sizing:
         planned, texts = sizing.scaling, sizing.max_batch_requests
     else:
-        texts = min(pace.texts, _MOST_TEXTS)
+        texts = workload.max_batch_requests or min(pace.texts, _MOST_TEXTS)
         planned = derive(
             each=texts / pace.step_seconds,
             step=pace.step_seconds,
@@ -63,18 +66,20 @@ def thresholds(
         because("scaling.overloadPerSecond", planned.overload_per_second, "1 % of what a replica does is refused")
     if given.scale_up_period_seconds is None:
         why = f"a replica is ready after {pace.ready_seconds} s; more asked for before would be too many"
-        because("scaling.scaleUpPeriodSeconds", f"{min(planned.scale_up_period_seconds, 1800)} s", why)
+        because("scaling.scaleUpPeriodSeconds", f"{min(planned.scale_up_period_seconds, _LONGEST_PERIOD)} s", why)
     stabilization = given.scale_down_stabilization_seconds
     if stabilization is None:
         why = "twice the time to get a replica back, 300 s at least"
         because(
-            "scaling.scaleDownStabilizationSeconds", f"{min(planned.scale_down_stabilisation_seconds, 3600)} s", why
+            "scaling.scaleDownStabilizationSeconds",
+            f"{min(planned.scale_down_stabilisation_seconds, _LONGEST_STABILIZATION)} s",
+            why,
         )
-    elif stabilization < pace.ready_seconds and not stand_in:
+    elif stabilization < (least := min(pace.ready_seconds, _LONGEST_STABILIZATION)) and not stand_in:
         refuse(
             "scaling.scaleDownStabilizationSeconds",
             stabilization,
-            f"{pace.ready_seconds} or more",
+            f"{least} or more",
             f"A replica that goes is back after {pace.ready_seconds} s (image pull, weights, warm-up), so that every "
             "pause of the load would be paid with that wait; only stand-ins (images.standInRegistry) may.",
         )
@@ -83,10 +88,12 @@ def thresholds(
             planned,
             queue_threshold=given.queue_threshold or planned.queue_threshold,
             overload_per_second=given.overload_per_second or planned.overload_per_second,
-            # Longest that Kubernetes takes: 1800 s and 3600 s (autoscaling/v2).
-            scale_up_period_seconds=given.scale_up_period_seconds or min(planned.scale_up_period_seconds, 1800),
+            scale_up_period_seconds=given.scale_up_period_seconds
+            or min(planned.scale_up_period_seconds, _LONGEST_PERIOD),
             scale_down_stabilisation_seconds=(
-                min(planned.scale_down_stabilisation_seconds, 3600) if stabilization is None else stabilization
+                min(planned.scale_down_stabilisation_seconds, _LONGEST_STABILIZATION)
+                if stabilization is None
+                else stabilization
             ),
         ),
         texts,
