@@ -19,7 +19,7 @@ from local.toolchain.cache import Entry, content_key
 from local.toolchain.golang import target
 from local.toolchain.programs import GO_PROGRAMS
 
-__all__ = ["ensure", "model_files", "tei"]
+__all__ = ["ensure", "model_files", "stand_ins"]
 
 model_files = engine.model_files
 
@@ -31,6 +31,7 @@ _OWN_SOURCE = Path(__file__).read_bytes() + (Path(__file__).parent / "oci.py").r
 _STAND_IN = (
     "Stand-in of this project for text-embeddings-inference: MiniLM on the CPU, held to recordings of a real server"
 )
+_STAND_IN_NIM = "Stand-in of this project for an NVIDIA NIM: MiniLM on the CPU, made from NVIDIA's pages"
 _STAND_IN_GRPC = (
     "Stand-in of this project for text-embeddings-inference, gRPC build: MiniLM on the CPU, made from its source"
 )
@@ -58,7 +59,10 @@ def _makers(reporter: Reporter) -> list[tuple[Sequence[str], Callable[[], Path]]
         ((names.PAUSE,), partial(_static_program, "pause", names.PAUSE, reporter)),
         ((names.COREDNS,), partial(_static_program, "coredns", names.COREDNS, reporter)),
         *(((image.name,), partial(operator, image, reporter)) for image in names.OPERATORS),
-        ((*names.TEI_NAMES, *names.TEI_GRPC_NAMES), partial(tei, reporter)),
+        (
+            (*names.TEI_NAMES, *names.TEI_GRPC_NAMES, *(image.name for image in names.NIM_IMAGES)),
+            partial(stand_ins, reporter),
+        ),
     ]
 
 
@@ -94,8 +98,8 @@ def _static_program(
     return entry.obtain(reporter, produce, f"image: {program}", keep=_KEPT) / "image.tar"
 
 
-def tei(reporter: Reporter) -> Path:
-    """The OCI layout tar of the TEI stand-in, HTTP and gRPC build; see ensure."""
+def stand_ins(reporter: Reporter) -> Path:
+    """The OCI layout tar of the stand-ins for TEI, HTTP and gRPC build, and for NIM; see ensure."""
     packages = engine.packages_layer(reporter)
     layers = [
         base.build(reporter) / "layer.tar",
@@ -125,11 +129,26 @@ def tei(reporter: Reporter) -> Path:
         entrypoint=["/usr/bin/python3", "-m", "local.engines.tei.grpc"],
         labels={"stand-in": "true", "org.opencontainers.image.description": _STAND_IN_GRPC},
     )
-    images = [(config, names.TEI_NAMES), (grpc, names.TEI_GRPC_NAMES)]
+    nims = [(_nim(config, image), (image.name,)) for image in names.NIM_IMAGES]
+    images = [(config, names.TEI_NAMES), (grpc, names.TEI_GRPC_NAMES), *nims]
     keys = [layer.parent.name for layer in layers]
-    entry = Entry("image-tei", content_key([*keys, repr(images), _OWN_SOURCE]))
+    entry = Entry("image-stand-ins", content_key([*keys, repr(images), _OWN_SOURCE]))
 
     def produce(_work: Path, out: Path) -> None:
         write_images(layers, images, out / "image.tar")
 
-    return entry.obtain(reporter, produce, "image: TEI stand-in", keep=_KEPT) / "image.tar"
+    return entry.obtain(reporter, produce, "image: stand-ins for TEI and NIM", keep=_KEPT) / "image.tar"
+
+
+def _nim(config: ImageConfig, image: names.NimImage) -> ImageConfig:
+    """The TEI stand-in's image as a NIM's: user and port are those of the real ones."""
+    python = {name: value for name, value in config.env.items() if name not in {"PORT", "HUGGINGFACE_HUB_CACHE"}}
+    return replace(
+        config,
+        entrypoint=["/usr/bin/python3", "-m", "local.engines.nim"],
+        cmd=(),
+        env=python | {"STAND_IN_NIM_MODEL": image.model, "STAND_IN_NIM_VERSION": image.tag},
+        labels={"stand-in": "true", "org.opencontainers.image.description": _STAND_IN_NIM},
+        ports=["8000/tcp"],
+        user="1000",
+    )

@@ -32,7 +32,7 @@ MODEL_NAME = "all-minilm-l6-v2"
 _KEPT = 4
 
 #: What the entry points of the images run.
-_SERVERS = ("local.engines.tei.server", "local.engines.tei.grpc_server")
+_SERVERS = ("local.engines.tei.server", "local.engines.tei.grpc_server", "local.engines.nim.server")
 
 #: In the wheel's folder, but about the model's making.
 _NOT_MODEL = ("README.md", ".gitattributes", "data_config.json")

@@ -4,7 +4,10 @@
 No registry answers under either name, so a missing import fails at once instead of pulling something else.
 """
 
+import re
 from dataclasses import dataclass
+
+from infra.core import catalogue
 
 #: containerd's ``sandbox_image``. One static binary, local/toolchain/go/pause.
 PAUSE = "built.local/pause:embedded"
@@ -89,3 +92,24 @@ TEI_NAMES = tuple(f"{TEI_REPOSITORY}:{prefix}{TEI_VERSION}" for prefix in TEI_PR
 #: The gRPC builds: another executable in the official images, another entry point here. There is none of `cuda-`.
 #: Source: .github/workflows/matrix.json of text-embeddings-inference at 0d124dc ("grpc" of each row).
 TEI_GRPC_NAMES = tuple(f"{TEI_REPOSITORY}:{prefix}{TEI_VERSION}-grpc" for prefix in TEI_PREFIXES if prefix != "cuda-")
+
+
+@dataclass(frozen=True)
+class NimImage:
+    """A NIM that the stand-in (local/engines/nim) stands in for: an image is one model in one release."""
+
+    model: str
+    tag: str
+
+    @property
+    def name(self) -> str:
+        """What it is imported as."""
+        return f"stand-in.local/nim/{self.model}:{self.tag}"
+
+
+#: Every NIM of the catalogue with a release tag; moving tags have no image here.
+NIM_IMAGES = tuple(
+    NimImage(row.image.removeprefix("nvcr.io/nim/"), row.tag)
+    for row in catalogue.images()
+    if row.engine == "nim" and re.fullmatch(r"[\d.]+", row.tag)
+)

@@ -196,10 +196,10 @@ def test_it_is_ready_once_it_has_loaded(e5: Engine) -> None:
 def test_sigterm_ends_it_with_0_after_the_started_request(weights_directory: Path, tmp_path: Path) -> None:
     with nim(weights_directory, tmp_path, E5, "1.5.0") as engine, ThreadPoolExecutor(1) as client:
         engine.wait_until_ready()
-        long = client.submit(embedded, engine, ["word " * 250] * 16)
+        long = client.submit(embedded, engine, ["word " * 250] * 8)
         _wait_for_pending(engine)
         engine.signal(signal.SIGTERM)
-        assert len(long.result(HANG)) == 16
+        assert len(long.result(HANG)) == 8
         assert engine.exit_code() == 0
 
 
@@ -293,7 +293,7 @@ def test_an_embedding_nim_does_not_rank_and_a_body_that_is_no_json_is_refused(e5
 
 
 def test_case_57_a_full_queue_is_answered_with_503_in_2_x(nemotron: Engine) -> None:
-    body = {"model": NEMOTRON, "input": ["word " * 250] * 20, "input_type": "passage"}
+    body = {"model": NEMOTRON, "input": ["word " * 250] * 8, "input_type": "passage"}
     with ThreadPoolExecutor(1) as client:
         long = client.submit(nemotron.post, "/v1/embeddings", body)
         _wait_for_pending(nemotron)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.core import catalogue
+from infra.core.engines.nim import versions as nim
 from infra.core.engines.tei.images import VERSIONS, prefix_for
 from local import images
 from local.images import engine, names
@@ -105,7 +106,7 @@ def test_images_need_root_and_say_so_in_one_line(
 ) -> None:
     monkeypatch.setattr("local.images.base.os.geteuid", lambda: 1000)
     with pytest.raises(ToolchainError, match=r"^images are built with debootstrap and chroot, which need root; run as"):
-        images.tei(reporter)
+        images.stand_ins(reporter)
 
 
 def test_every_locked_package_has_a_hash_and_no_index_address() -> None:
@@ -123,12 +124,17 @@ def test_the_stand_in_has_a_name_for_every_image_that_a_plan_chooses() -> None:
     assert VERSIONS[-1] == names.TEI_VERSION
 
 
+def test_every_tag_of_every_nim_that_a_plan_chooses_has_a_stand_in() -> None:
+    chosen = {f"stand-in.local/{row.repository}:{tag}" for row in nim.nims().values() for tag in row.tags()}
+    assert chosen == {image.name for image in names.NIM_IMAGES}
+
+
 @pytest.fixture(scope="module")
 def stand_in() -> Path:
     """The engine image out of the user's cache, built if it is not there."""
     if os.geteuid() != 0 or not debian.available():
         pytest.skip("the engine image is built as root on Debian")
-    return images.tei(PlainReporter())
+    return images.stand_ins(PlainReporter())
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +174,20 @@ def test_the_grpc_builds_have_another_entry_point_on_the_same_layers(stand_in: P
     assert grpc["config"]["Env"] == http["config"]["Env"]
     assert grpc["config"]["Labels"]["stand-in"] == "true"
     assert grpc_layers == layers
+
+
+def test_an_image_of_a_nim_knows_its_model_and_release_and_has_no_layer_of_its_own(stand_in: Path) -> None:
+    _, _, layers = _open_image(stand_in, names.TEI_NAMES)
+    name = "stand-in.local/nim/nvidia/llama-3.2-nv-embedqa-1b-v2:1.10.1"
+    _, document, nim_layers = _open_image(stand_in, [name])
+    config = document["config"]
+    assert config["Entrypoint"] == ["/usr/bin/python3", "-m", "local.engines.nim"]
+    assert config["User"] == "1000"
+    assert "STAND_IN_NIM_MODEL=nvidia/llama-3.2-nv-embedqa-1b-v2" in config["Env"]
+    assert "STAND_IN_NIM_VERSION=1.10.1" in config["Env"]
+    assert not any(line.startswith("PORT=") for line in config["Env"])
+    assert config["Labels"]["stand-in"] == "true"
+    assert nim_layers == layers
 
 
 def test_python_and_the_packages_run_in_the_image_as_an_ordinary_user(unpacked: tuple[Path, dict[str, Any]]) -> None:
