@@ -3,34 +3,19 @@
 Paths, codes and texts are those of a real TEI 1.9.3 (recordings of its answers: tests/data/tei-1.9.3).
 """
 
-import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import requests
-
 from infra.core.catalogue import ModelKind
-from infra.core.contract import WorkloadContract
 from scripts.smoke import answers
-from scripts.smoke.results import Check, NotProvenError, UnmetError, UnreachableError
-
-#: Beyond what the engine may take: port-forward and network.
-_EXTRA_SECONDS = 10
+from scripts.smoke.http_service import HttpService, shown
+from scripts.smoke.results import Check, NotProvenError, UnmetError
 
 
-class TeiService:
-    """A workload of the contract at ``base_url``. ``api_key`` is sent with every call and shown nowhere."""
+class TeiService(HttpService):
+    """A TEI workload of the contract."""
 
-    def __init__(self, workload: WorkloadContract, base_url: str, api_key: str | None = None) -> None:
-        self.workload = workload
-        self._url = base_url.rstrip("/")
-        self._key = api_key
-        self._timeout = workload.budgets["longest_request"] + _EXTRA_SECONDS
-        self._session = requests.Session()
-        # The way to the Service is loopback: a proxy of the environment would be asked for its own loopback.
-        self._session.trust_env = False
-        self._logs = f"kubectl -n {workload.namespace} logs deployment/{workload.deployment}"
+    overloaded = 429
 
     def checks(self) -> list[Check]:
         """Every check that applies to the workload."""
@@ -56,7 +41,7 @@ class TeiService:
         answer = self._get("/health", key=None)
         if answer.status_code != 200:
             raise UnmetError(
-                f"GET /health: {_shown(answer)}",
+                f"GET /health: {shown(answer)}",
                 f"the engine says that it cannot compute; read {self._logs} and restart the pod if the GPU is lost",
             )
         return "GET /health: 200, the engine computes"
@@ -78,7 +63,7 @@ class TeiService:
         told = self._json(answer, "/info")
         if not isinstance(told, Mapping):
             raise UnmetError(
-                f"GET /info: {_shown(answer)}", f"is the Service {self.workload.service} a TEI? {self._logs}"
+                f"GET /info: {shown(answer)}", f"is the Service {self.workload.service} a TEI? {self._logs}"
             )
         answers.as_planned(told, expected)
         return f"{self.workload.model}, TEI {self.workload.version}, and all limits as planned"
@@ -164,7 +149,7 @@ class TeiService:
         text = f"batch size {most + 1} > maximum allowed batch size {most}"
         if refused.status_code != 422 or text not in refused.text:
             raise UnmetError(
-                f"POST {path} with {most + 1} texts: {_shown(refused)}, expected 422 with {text!r}",
+                f"POST {path} with {most + 1} texts: {shown(refused)}, expected 422 with {text!r}",
                 "the engine has another client limit than the plan: run pulumi up, and look for env in the stack file "
                 "that overrides the plan",
             )
@@ -175,7 +160,7 @@ class TeiService:
         answer = self._post(path, self._batch(size))
         if answer.status_code != 200:
             raise UnmetError(
-                f"POST {path} with {size} texts: {_shown(answer)}",
+                f"POST {path} with {size} texts: {shown(answer)}",
                 f"clients may send {size} texts by the contract; a 413 asks for a higher payloadLimit, a 429 for a "
                 "higher maxConcurrentRequests or more replicas",
             )
@@ -227,7 +212,7 @@ class TeiService:
         answer = self._get(self.workload.metrics_path, key=None)
         if answer.status_code != 200:
             raise UnmetError(
-                f"GET {self.workload.metrics_path}: {_shown(answer)}", "Prometheus gets the same answer; read the log"
+                f"GET {self.workload.metrics_path}: {shown(answer)}", "Prometheus gets the same answer; read the log"
             )
         return answers.requests_counted(answer.text)
 
@@ -235,7 +220,7 @@ class TeiService:
         path = self._batch_path()
         answer = self._post(path, self._batch(1))
         if answer.status_code != 200:
-            raise UnmetError(f"POST {path}: {_shown(answer)}", f"read {self._logs}")
+            raise UnmetError(f"POST {path}: {shown(answer)}", f"read {self._logs}")
 
     def _batch_path(self) -> str:
         return {
@@ -260,54 +245,3 @@ class TeiService:
         if not isinstance(answer, list) or len(answer) != len(texts) or not all(isinstance(v, list) for v in answer):
             raise UnmetError("POST /embed: not one vector per text", f"read {self._logs}")
         return answer
-
-    def _get(self, path: str, *, key: str | None) -> requests.Response:
-        return self._call("GET", path, key, None)
-
-    def _post(self, path: str, body: Mapping[str, Any]) -> requests.Response:
-        """Retries while the engine is overloaded: other clients may be at work, and 429 is an answer as planned."""
-        give_up = time.monotonic() + self._timeout
-        pause = 0.5
-        while True:
-            answer = self._call("POST", path, self._key, body)
-            if answer.status_code != 429 or time.monotonic() + pause > give_up:
-                return answer
-            time.sleep(pause)
-            pause *= 2
-
-    def _call(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None) -> requests.Response:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            answer = self._session.request(method, self._url + path, headers=headers, json=body, timeout=self._timeout)
-        except requests.Timeout:
-            raise UnreachableError(
-                f"{method} {path}: no answer within {self._timeout} s",
-                f"the engine hangs or its queue is longer than longestRequestSeconds allows; read {self._logs}",
-            ) from None
-        except requests.RequestException as error:
-            raise UnreachableError(
-                f"{method} {path}: {_reason(error)}",
-                f"did the pod end while it was tested? kubectl -n {self.workload.namespace} get pods, {self._logs}",
-            ) from None
-        if self._key and len(self._key) >= answers.LEAST_KEY and self._key.encode() in answer.content:
-            raise UnmetError(f"{method} {path}: the answer holds the API key", "clients log answers: set another key")
-        return answer
-
-    def _json(self, answer: requests.Response, path: str) -> Any:
-        if answer.status_code != 200:
-            raise UnmetError(f"{path}: {_shown(answer)}", f"read {self._logs}")
-        try:
-            return answer.json()
-        except requests.JSONDecodeError:
-            raise UnmetError(f"{path}: the answer is no JSON", f"does another program answer? {self._logs}") from None
-
-
-def _shown(answer: requests.Response) -> str:
-    return f"{answer.status_code} {answer.text[:200]!r}" if answer.text else f"{answer.status_code} without a text"
-
-
-def _reason(error: Exception) -> str:
-    """The innermost cause: requests and urllib3 wrap it several times."""
-    text = str(error)
-    match = re.search(r"(Connection refused|Connection reset by peer|Remote end closed connection)", text)
-    return match[1].lower() if match else type(error).__name__
