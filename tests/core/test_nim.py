@@ -240,6 +240,11 @@ def test_what_the_plan_sets_is_not_set_twice() -> None:
     assert "own key" in refused("env.NIM_CACHE_PATH", env={"NIM_CACHE_PATH": "/data"}).why
 
 
+@pytest.mark.parametrize(("model", "name"), [(LLAMA, "NIM_SERVED_MODEL_NAME"), (NEMOTRON, "NIM_ENGINE_MODEL_NAME")])
+def test_a_name_for_clients_is_not_changed_behind_the_contract(model: str, name: str) -> None:
+    assert "servedModelName" in refused(f"env.{name}", model=model, env={name: "house-model"}).allowed
+
+
 def test_other_variables_pass() -> None:
     _, spec = planned(env={"NIM_MODEL_PROFILE": "0" * 64, "https_proxy".upper(): "http://proxy:3128"})
     assert values(spec)["NIM_MODEL_PROFILE"] == "0" * 64

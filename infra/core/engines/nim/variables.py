@@ -12,6 +12,8 @@ _REFUSED = {
     "NVIDIA_VISIBLE_DEVICES": "The device plugin sets it to the GPU that this pod was given.",
     "CUDA_VISIBLE_DEVICES": "A pod sees one GPU, the one it was given.",
 }
+#: Purposes that the contract has a word for.
+_NAMES = {"model-name", "served-name"}
 
 
 def faults(
@@ -31,3 +33,5 @@ def faults(
             if any(row.before and not row.holds(version) for row in rows) and version >= (2, 1, 0):
                 why += " From 2.1 on some retired names end the start."
             yield name, f"{now} in its place" if now and now not in planned else "absent", why
+        elif rows and rows[0].purpose in _NAMES:
+            yield name, "absent, or servedModelName", "Clients send the name that the contract says."
