@@ -18,6 +18,8 @@ _QUIET = {
     "RoleBinding",
     "ServiceAccount",
 }
+#: Stands before every message about an object that changes.
+_DIFF = re.compile(r"^\[diff: [^\]]*\];?\s*")
 #: What Pulumi says of every object on its way.
 _EMPTY = re.compile(
     r"^(\[\d/\d\]|\[MinimumReplicasUnavailable\]|Waiting for app ReplicaSet|Has no \.status"
@@ -37,7 +39,7 @@ class Progress:
         if found is None or found["state"] not in _DONE | _GOING_ON:
             return text
         kind, name, state = found["kind"], found["name"], found["state"]
-        message = found["message"].removeprefix("warning: ")
+        message = _DIFF.sub("", found["message"]).removeprefix("warning: ")
         if found["provider"] != "kubernetes" and not message:
             return None
         seconds = f" ({found['seconds']} s)" if found["seconds"] else ""

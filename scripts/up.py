@@ -4,7 +4,6 @@ Builds or finds the toolchain and the images, starts the cluster, runs a real `p
 loopback, tests it, and prints where everything is. Needs Linux and root; says how to go on where it has neither.
 """
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -16,11 +15,9 @@ from local import cluster, images, toolchain
 from local.cluster.cluster import require_root_on_linux
 from local.report import Reporter
 from scripts import STARTED, console, deploy, embedded, plan, pods
-from scripts.access import Access, NotFoundError
 from scripts.command import CommandError, parser_of, run
 from scripts.console import Table
 from scripts.smoke import monitoring, source
-from scripts.smoke.monitoring import Place
 from scripts.smoke.run import show, test
 
 _EXAMPLE = """examples:
@@ -60,7 +57,7 @@ def _up(planned: Plan, node: cluster.Options, *, smoke: bool) -> int:
     contract = source.from_stack(embedded.STACK, environment)
     with console.reporter() as reporter:
         urls = _publish(contract, reporter)
-        prometheus = publish_prometheus(contract, embedded.access(), reporter)
+        prometheus = publish_prometheus(contract, reporter)
     failed = False
     if smoke:
         report = test(contract, embedded.access(), burst=None)
@@ -81,29 +78,15 @@ def _publish(contract: Contract, reporter: Reporter) -> dict[str, str]:
     return urls
 
 
-def publish_prometheus(contract: Contract, access: Access, reporter: Reporter) -> str | None:
+def publish_prometheus(contract: Contract, reporter: Reporter) -> str | None:
     """URL of the stack's Prometheus; None where there is none in the cluster."""
     place = monitoring.service_of(contract.monitoring["address"]) if contract.monitoring else None
     if place is None:
         return None
     started = time.monotonic()
-    service = _with_cluster_ip(access, place)
-    url = cluster.publish("prometheus", place.namespace, service, place.port) + place.path
+    url = cluster.publish("prometheus", place.namespace, place.service, place.port) + place.path
     reporter.done(f"Prometheus published at {url}", time.monotonic() - started)
     return url
-
-
-def _with_cluster_ip(access: Access, place: Place) -> str:
-    """A Service with an address of its own, which can be published: that of prometheus-operator has none."""
-    found = json.loads(access.run("get", "service", place.service, "-n", place.namespace, "-o", "json"))
-    if found["spec"].get("clusterIP") != "None":
-        return place.service
-    name = f"published-{place.service}"
-    try:
-        access.run("get", "service", name, "-n", place.namespace)
-    except NotFoundError:
-        access.run("expose", "service", place.service, "-n", place.namespace, f"--name={name}", f"--port={place.port}")
-    return name
 
 
 def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:

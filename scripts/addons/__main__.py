@@ -119,6 +119,9 @@ def _prometheus(sources: Sources) -> list[Object]:
         for place in (one["metadata"], *one.get("subjects", ())):
             if place.get("namespace") == "default":
                 place["namespace"] = namespace
+    for container in _containers(made):
+        # A Service of the kubelets in kube-system, which nobody here scrapes and which would outlive the operator.
+        container["args"] = [argument for argument in container["args"] if not argument.startswith("--kubelet-")]
     return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, *made, *_own("prometheus")]
 
 

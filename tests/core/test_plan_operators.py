@@ -44,7 +44,7 @@ def test_an_existing_operator_is_not_installed() -> None:
 
 def test_an_existing_prometheus_without_an_address_is_refused() -> None:
     given = scaled(changes={"addons": {"keda": "existing", "prometheus": "existing"}})
-    assert "http://prometheus-operated" in refused_at(given, "monitoring.address")
+    assert "http://prometheus.monitoring.svc" in refused_at(given, "monitoring.address")
 
 
 @pytest.mark.parametrize("mode", [None, "install"])

@@ -14,7 +14,7 @@ from tests import stacks
 
 pytestmark = pytest.mark.program
 
-PROMETHEUS = "http://prometheus-operated.monitoring.svc.cluster.local:9090"
+PROMETHEUS = "http://prometheus.monitoring.svc.cluster.local:9090"
 KEYS = {"apiKey": "value-of-apiKey", "huggingFaceToken": "value-of-huggingFaceToken"}
 
 

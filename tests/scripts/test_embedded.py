@@ -19,7 +19,7 @@ from scripts import command, embedded, up
 from scripts.command import CommandError
 from tests import stacks
 from tests.scripts.conftest import API_KEY, planned
-from tests.scripts.fake_cluster import Cluster, scaled, workload
+from tests.scripts.fake_cluster import scaled, workload
 
 pytestmark = pytest.mark.core
 
@@ -154,22 +154,7 @@ def test_the_table_of_what_runs_shows_how_many_pods_a_scaled_workload_may_have()
     assert row["pods"] == "1 to 3"
 
 
-@pytest.mark.parametrize(
-    ("address", "there", "published"),
-    [
-        ("None", False, "published-prometheus"),
-        ("None", True, "published-prometheus"),
-        ("10.0.0.1", False, "prometheus"),
-    ],
-)
-def test_prometheus_is_published_through_a_service_that_has_an_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, there: bool, published: str
-) -> None:
-    fake = Cluster(tmp_path)
-    fake.has("service-prometheus", {"spec": {"clusterIP": address}})
-    fake.has("expose", {})
-    if there:
-        fake.has("service-published-prometheus", {})
+def test_prometheus_is_published_under_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def publish(*place: object) -> str:
@@ -178,13 +163,12 @@ def test_prometheus_is_published_through_a_service_that_has_an_address(
 
     monkeypatch.setattr(cluster, "publish", publish)
     contract = replace(planned()[1], monitoring={"address": "http://prometheus.monitoring.svc:9090/p"})
-    assert up.publish_prometheus(contract, fake.access, PlainReporter()) == "http://127.0.0.1:1/p"
-    assert asked == [("prometheus", "monitoring", published, 9090)]
-    assert ("expose" in fake.calls()) is (published != "prometheus" and not there)
+    assert up.publish_prometheus(contract, PlainReporter()) == "http://127.0.0.1:1/p"
+    assert asked == [("prometheus", "monitoring", "prometheus", 9090)]
 
 
-def test_a_stack_without_prometheus_publishes_none(tmp_path: Path) -> None:
-    assert up.publish_prometheus(planned()[1], Cluster(tmp_path).access, PlainReporter()) is None
+def test_a_stack_without_prometheus_publishes_none() -> None:
+    assert up.publish_prometheus(planned()[1], PlainReporter()) is None
 
 
 def test_each_line_to_paste_stands_alone_and_the_model_behind_a_stand_in_is_named(

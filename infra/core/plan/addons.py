@@ -13,7 +13,7 @@ _NAMES = {
     "externalSecrets": "external-secrets",
 }
 #: The Prometheus of the catalogue's objects, and the label by which it selects.
-_ADDRESS = "http://prometheus-operated.monitoring.svc.cluster.local:9090"
+_ADDRESS = "http://prometheus.monitoring.svc.cluster.local:9090"
 _LABELS = {"release": "embedding-serving"}
 _POD_LABELS = {"app.kubernetes.io/name": "prometheus", "operator.prometheus.io/name": "embedding-serving"}
 
