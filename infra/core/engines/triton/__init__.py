@@ -1,0 +1,1 @@
+"""Triton Inference Server: the model repository, and what its server would refuse to load."""
