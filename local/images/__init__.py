@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from local.images import base, engine, names
+from local.images import base, engine, names, tritonserver
 from local.images.oci import ImageConfig, write_image, write_images, write_layer
 from local.report import Reporter
 from local.toolchain import ToolchainError
@@ -19,14 +19,19 @@ from local.toolchain.cache import Entry, content_key
 from local.toolchain.golang import target
 from local.toolchain.programs import GO_PROGRAMS
 
-__all__ = ["ensure", "model_files", "stand_ins"]
+__all__ = ["ensure", "model_files", "stand_ins", "triton"]
 
 model_files = engine.model_files
 
 #: Images of one name that stay in the cache: some for other checkouts, not one for every edit.
 _KEPT = 4
 
+#: Images that no stack can name yet.
+_ON_REQUEST = {names.TRITON}
+
 _OWN_SOURCE = Path(__file__).read_bytes() + (Path(__file__).parent / "oci.py").read_bytes()
+
+_TRITON = "The real tritonserver 2.51 (24.10) from the wheel nvidia-pytriton 0.7.0: no GPU, Python backend only"
 
 _STAND_IN = (
     "Stand-in of this project for text-embeddings-inference: MiniLM on the CPU, held to recordings of a real server"
@@ -40,12 +45,13 @@ _STAND_IN_GRPC = (
 def ensure(reporter: Reporter, only: Collection[str] | None = None) -> dict[str, Path]:
     """Image name -> OCI layout tar that holds the image under that name and all its others.
 
-    ``only`` names the images that are needed; None means all. A tar's path changes with its content. Needs root on
-    Debian unless everything is in the cache; raises ToolchainError, also for a name that is not built here.
+    ``only`` names the images that are needed; None means all but _ON_REQUEST. A tar's path changes with its content.
+    Needs root on Debian unless everything is in the cache; raises ToolchainError, also for a name that is not built
+    here.
     """
     made: dict[str, Path] = {}
     for called, make in _makers(reporter):
-        if chosen := [name for name in called if only is None or name in only]:
+        if chosen := [name for name in called if (name not in _ON_REQUEST if only is None else name in only)]:
             made |= dict.fromkeys(chosen, make())
     if unknown := sorted(set(only or ()) - set(made)):
         known = ", ".join(name for called, _ in _makers(reporter) for name in called)
@@ -63,6 +69,7 @@ def _makers(reporter: Reporter) -> list[tuple[Sequence[str], Callable[[], Path]]
             (*names.TEI_NAMES, *names.TEI_GRPC_NAMES, *(image.name for image in names.NIM_IMAGES)),
             partial(stand_ins, reporter),
         ),
+        ((names.TRITON,), partial(triton, reporter)),
     ]
 
 
@@ -152,3 +159,27 @@ def _nim(config: ImageConfig, image: names.NimImage) -> ImageConfig:
         ports=["8000/tcp"],
         user="1000",
     )
+
+
+def triton(reporter: Reporter) -> Path:
+    """The OCI layout tar of tritonserver; see ensure."""
+    layers = [
+        base.build(reporter) / "layer.tar",
+        tritonserver.server_layer(reporter) / "layer.tar",
+        tritonserver.packages_layer(reporter) / "layer.tar",
+    ]
+    config = ImageConfig(
+        # As in NVIDIA's image: the arguments name the program, `tritonserver --model-repository=...`.
+        entrypoint=[tritonserver.ENTRYPOINT],
+        architecture=target()[1],
+        env=tritonserver.ENVIRONMENT,
+        labels={"org.opencontainers.image.description": _TRITON},
+        ports=["8000/tcp", "8001/tcp", "8002/tcp"],
+        working_dir=tritonserver.SERVER,
+    )
+    entry = Entry("image-triton", content_key([*(layer.parent.name for layer in layers), repr(config), _OWN_SOURCE]))
+
+    def produce(_work: Path, out: Path) -> None:
+        write_image(layers, config, [names.TRITON], out / "image.tar")
+
+    return entry.obtain(reporter, produce, "image: tritonserver", keep=_KEPT) / "image.tar"

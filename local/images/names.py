@@ -77,6 +77,10 @@ OPERATORS = (
     ),
 )
 
+#: The real tritonserver, out of a wheel that bundles it: no GPU, and no backend but Python's. Made by
+#: local/images/tritonserver.py.
+TRITON = "built.local/nvcr.io/nvidia/tritonserver:24.10-py3"
+
 #: The TEI stand-in (local/engines/tei) takes the official image's place under this repository, with the official tags.
 TEI_REPOSITORY = "stand-in.local/huggingface/text-embeddings-inference"
 

@@ -1,6 +1,7 @@
 """Image files: the OCI layout, and what is in the engine image."""
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from infra.core import catalogue
 from infra.core.engines.nim import versions as nim
 from infra.core.engines.tei.images import VERSIONS, prefix_for
 from local import images
-from local.images import engine, names
+from local.images import engine, names, tritonserver
 from local.images.oci import ImageConfig, write_image, write_layer
 from local.report import PlainReporter, Reporter
 from local.toolchain import ToolchainError, debian
@@ -110,7 +111,8 @@ def test_images_need_root_and_say_so_in_one_line(
 
 
 def test_every_locked_package_has_a_hash_and_no_index_address() -> None:
-    for lock in (engine.ENGINE_LOCK, engine.MODEL_LOCK):
+    triton = (tritonserver.SERVER_LOCK, tritonserver.PACKAGES_LOCK, tritonserver.TOKENIZER_LOCK)
+    for lock in (engine.ENGINE_LOCK, engine.MODEL_LOCK, *triton):
         text = lock.read_text()
         requirements = [line for line in text.splitlines() if "==" in line]
         assert requirements
@@ -188,6 +190,30 @@ def test_an_image_of_a_nim_knows_its_model_and_release_and_has_no_layer_of_its_o
     assert not any(line.startswith("PORT=") for line in config["Env"])
     assert config["Labels"]["stand-in"] == "true"
     assert nim_layers == layers
+
+
+def test_the_triton_image_starts_as_nvidia_s_and_says_what_it_lacks(stand_in: Path) -> None:
+    found, config, layers = _open_image(images.triton(PlainReporter()))
+    assert found == [names.TRITON]
+    assert config["config"]["Entrypoint"] == [tritonserver.ENTRYPOINT]
+    assert config["config"]["Cmd"] == []
+    assert "no GPU, Python backend only" in config["config"]["Labels"]["org.opencontainers.image.description"]
+    # It is the real program: nothing calls it a stand-in.
+    assert "stand-in" not in config["config"]["Labels"]
+    _, _, stand_in_layers = _open_image(stand_in, names.TEI_NAMES)
+    # One base for both, so a node keeps it once.
+    assert layers[0] == stand_in_layers[0]
+    with tarfile.open(fileobj=io.BytesIO(layers[1])) as server:
+        backends = {name.split("/")[3] for name in server.getnames() if name.startswith("opt/tritonserver/backends/")}
+        assert backends == {"python"}
+        assert server.getmember("opt/tritonserver/bin/tritonserver").mode == 0o755
+
+
+def test_images_that_no_stack_can_name_are_made_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [((names.PAUSE,), lambda: Path("pause.tar")), ((names.TRITON,), lambda: Path("triton.tar"))]
+    monkeypatch.setattr("local.images._makers", lambda _: rows)
+    assert images.ensure(PlainReporter()) == {names.PAUSE: Path("pause.tar")}
+    assert images.ensure(PlainReporter(), [names.TRITON]) == {names.TRITON: Path("triton.tar")}
 
 
 def test_python_and_the_packages_run_in_the_image_as_an_ordinary_user(unpacked: tuple[Path, dict[str, Any]]) -> None:
