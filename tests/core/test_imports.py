@@ -10,7 +10,10 @@ pytestmark = pytest.mark.core
 _PROGRAM = """
 import importlib, pkgutil, sys
 import infra.core
+# Code for Triton's own Python is data here: it imports what only that has.
+skipped = "infra.core.engines.triton.python_models."
 names = [found.name for found in pkgutil.walk_packages(infra.core.__path__, "infra.core.")]
+names = [name for name in names if not name.startswith(skipped)]
 for name in names:
     importlib.import_module(name)
 print(len(names))
