@@ -70,16 +70,19 @@ class Access:
         raise self._error(done.stderr)
 
     @contextmanager
-    def forward(self, namespace: str, service: str, port: int) -> Iterator[str]:
-        """URL on loopback that leads to one pod of the Service; ends with the context. Raises ForwardError."""
-        with self.forward_ports(namespace, service, port) as (url,):
+    def forward(self, namespace: str, target: str, port: int) -> Iterator[str]:
+        """URL on loopback that leads to one pod of ``target``, service/NAME or deployment/NAME; ends with the context.
+
+        Raises ForwardError.
+        """
+        with self.forward_ports(namespace, target, port) as (url,):
             yield url
 
     @contextmanager
-    def forward_ports(self, namespace: str, service: str, *ports: int | str) -> Iterator[list[str]]:
-        """As forward, with a URL for each port (number or name) of the Service, all of the same pod."""
+    def forward_ports(self, namespace: str, target: str, *ports: int) -> Iterator[list[str]]:
+        """As forward, with a URL for each port of the target, all of the same pod."""
         command, environment = self._command(
-            *("port-forward", "--namespace", namespace, "--address", "127.0.0.1", f"service/{service}"),
+            *("port-forward", "--namespace", namespace, "--address", "127.0.0.1", target),
             *(f":{port}" for port in ports),
         )
         with tempfile.TemporaryFile() as errors:

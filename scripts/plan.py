@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from infra.core import catalogue, settings
 from infra.core import plan as planner
-from infra.core.plan import Capacity, Plan, Workload
+from infra.core.plan import Capacity, Plan, PlannedApp, Workload
 from scripts import console, stackfile
 from scripts.command import parser_of, run
 from scripts.console import Table
@@ -55,7 +55,7 @@ def tables(plan: Plan) -> list[Table]:
                     workload.model.id,
                     workload.pool,
                     _replicas(workload),
-                    workload.max_replicas * workload.engine.resources.gpus,
+                    workload.max_replicas * workload.pod_resources.gpus,
                 )
                 for workload in plan.workloads
             ],
@@ -109,11 +109,13 @@ def _replicas(workload: Workload) -> object:
 def _rows(workload: Workload) -> list[tuple[object, ...]]:
     """Values by the names that the stack file has for them, each with its reason if the plan chose it."""
     resources, limits, budgets = workload.engine.resources, workload.engine.limits, workload.budgets
+    app = workload.app
     values: dict[str, object] = {
+        "topology": workload.topology,
         "image": workload.image,
         "model": workload.model.id,
         "revision": workload.model.revision,
-        "gpus": f"{resources.gpus} x {workload.gpu} per pod" if workload.gpu else "none: CPU",
+        "gpus": f"{workload.pod_resources.gpus} x {workload.gpu} per pod" if workload.gpu else "none: CPU",
         "replicas": _replicas(workload),
         "service": workload.service,
         "protocol": workload.engine.protocol,
@@ -121,6 +123,7 @@ def _rows(workload: Workload) -> list[tuple[object, ...]]:
         "resources.cpu": f"{resources.cpu_millicores}m",
         "resources.memory": f"{resources.memory_mib}Mi",
         "resources.ephemeralStorage": f"{resources.ephemeral_storage_mib}Mi",
+        **(_app(app) if app else {}),
         "maxInputTokens": limits.max_input_tokens,
         "autoTruncate": limits.auto_truncate,
         "maxClientBatchSize": limits.max_client_batch_size,
@@ -137,6 +140,18 @@ def _rows(workload: Workload) -> list[tuple[object, ...]]:
     why = {reason.field: reason.why for reason in workload.reasons}
     others = [(reason.field, reason.value, reason.why) for reason in workload.reasons if reason.field not in values]
     return [*((name, value, why.get(name, "")) for name, value in values.items()), *others]
+
+
+def _app(app: PlannedApp) -> dict[str, object]:
+    return {
+        "app.image": app.image,
+        "app.port": app.port.number,
+        "app.resources.cpu": f"{app.resources.cpu_millicores}m",
+        "app.resources.memory": f"{app.resources.memory_mib}Mi",
+        "app.resources.ephemeralStorage": f"{app.resources.ephemeral_storage_mib}Mi",
+        "app.startupSeconds": f"{app.startup_seconds} s",
+        "app.longestRequestSeconds": f"{app.longest_request_seconds} s",
+    }
 
 
 def main() -> int:

@@ -139,6 +139,9 @@ def tell(contract: Contract, urls: Mapping[str, str], prometheus: str | None, se
         print("A stand-in computes with all-MiniLM-L6-v2 on the CPU, whatever model it is named after.")
     print("Try it:")
     for workload in contract.workloads:
+        if workload.app is not None:
+            print(f"  {workload.name}: its app answers at {urls[workload.name]}")
+            continue
         if workload.protocol == "grpc":
             key = f", metadata authorization: Bearer KEY (Secret {workload.api_key_secret})"
             print(f"  {workload.name}: gRPC, services of tei.v1{key if workload.api_key_secret else ''}")

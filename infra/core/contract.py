@@ -8,7 +8,7 @@ from infra.core.engines.spec import SecretRef
 from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload
 
 #: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,12 @@ class WorkloadContract:
     version: str
     stand_in: bool
     topology: str
+    #: image, port and readiness_path (None: its port has to be open) of the app that the engine is a sidecar of; None:
+    #: the engine has pods of its own.
+    app: dict[str, Any] | None
     image: str
+    #: Container of the engine in its pods.
+    container: str
     gpu: str | None
     model: str
     revision: str
@@ -33,9 +38,18 @@ class WorkloadContract:
     api_key_secret_key: str | None
     namespace: str
     deployment: str
+    #: Leads to the engine, or to the app that it is a sidecar of.
     service: str
     service_port: int
+    #: Where apps reach the engine, over gRPC host:port; their environment variable for it is the same in both
+    #: topologies, as that of the API key (None: none is needed).
     url: str
+    url_variable: str
+    api_key_variable: str | None
+    #: Where tests reach it by kubectl port-forward: the Service or the Deployment, and ports of engine and metrics.
+    forward_to: str
+    forward_port: int
+    forward_metrics_port: int
     selector: dict[str, str]
     #: In quiet hours, and at most: the same where the workload is not scaled.
     replicas: int
@@ -125,14 +139,20 @@ def _scaling(scaling: PlannedScaling) -> dict[str, Any]:
 
 def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
     engine = workload.engine
-    key = api_key(workload)
+    key, app = api_key(workload), workload.app
+    numbers = {port.name: port.number for port in engine.ports}
+    forwarded = engine.ports[0].number if app else SERVICE_PORT
+    # Over HTTP both are one port.
+    metrics = forwarded if engine.metrics.port == engine.ports[0].name else numbers[engine.metrics.port]
     return WorkloadContract(
         name=workload.name,
         engine=engine.engine,
         version=engine.version,
         stand_in=workload.stand_in,
         topology=workload.topology,
+        app=({"image": app.image, "port": app.port.number, "readiness_path": app.readiness.path} if app else None),
         image=workload.image,
+        container=engine.engine,
         gpu=workload.gpu,
         model=workload.model.id,
         revision=workload.model.revision,
@@ -146,14 +166,19 @@ def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
         deployment=workload.name,
         service=workload.service,
         service_port=SERVICE_PORT,
-        url=f"http://{workload.service}.{plan.namespace}.svc.cluster.local:{SERVICE_PORT}",
+        url=workload.client.url,
+        url_variable=workload.client.url_variable,
+        api_key_variable=workload.client.api_key_variable,
+        forward_to=f"deployment/{workload.name}" if app else f"service/{workload.service}",
+        forward_port=forwarded,
+        forward_metrics_port=metrics,
         selector=dict(workload.selector),
         replicas=workload.replicas,
         max_replicas=workload.max_replicas,
         protocol=engine.protocol,
         top_k=workload.top_k,
         scaling=_scaling(workload.scaling) if workload.scaling else None,
-        metrics_port=engine.metrics.port,
+        metrics_port=workload.metrics_port,
         metrics_path=engine.metrics.path,
         limits=asdict(engine.limits),
         budgets=asdict(workload.budgets),

@@ -90,6 +90,15 @@ Host = Annotated[str, Text(_HOST, "a registry host such as ghcr.io or localhost:
 Repository = Annotated[
     str, Text(_HOST + _FOLDERS, "a registry host and folders such as registry.acme.com/ghcr, without https://", 253)
 ]
+AppImage = Annotated[
+    str,
+    Text(
+        _HOST + _FOLDERS.removesuffix("*") + r"+(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?",
+        "a registry host, a name and a version or digest, such as ghcr.io/acme/rag-api:1.4.2",
+        400,
+    ),
+]
+HttpPath = Annotated[str, Text(r"/[!-~]*", "a path such as /ready", 253)]
 EnvName = Annotated[str, Text(r"[A-Z_][A-Z0-9_]*", "upper case letters, digits and _", 100)]
 EnvValue = Annotated[
     str, Text(r"[^\x00-\x08\x0b-\x1f\x7f]*", "text without control characters; numbers and true in quotes", 4096)
@@ -302,14 +311,43 @@ class Rollout(Section):
     max_unavailable: int = Field(default=1, ge=0, le=100)
 
 
+class App(Section):
+    """The app whose pods an engine runs in, with topology: sidecar. The workload's Service leads to it."""
+
+    image: AppImage = Field(description="Image with its registry host and a version or digest")
+    port: int = Field(ge=1024, le=65_535, description="Port that the app listens on; the Service leads to it")
+    command: tuple[EnvValue, ...] = Field(default=(), description="In place of the image's entrypoint")
+    args: tuple[EnvValue, ...] = Field(default=(), description="In place of the image's arguments")
+    env: dict[EnvName, EnvValue] = Field(
+        default_factory=dict, description="Environment variables; none that the plan sets itself"
+    )
+    resources: Resources = Field(default_factory=Resources)
+    gpus: int = Field(default=0, ge=0, le=16, description="GPUs of the app, beside those of the engine")
+    readiness_path: HttpPath | None = Field(
+        default=None, description="Path that answers 200 when the app can serve; absent: its port has to be open"
+    )
+    liveness_path: HttpPath | None = Field(
+        default=None, description="Path that answers 200 unless a restart would help; absent: nobody asks"
+    )
+    startup_seconds: int = Field(
+        default=60, ge=1, le=3600, description="What the app may take to start; the engine is ready by then"
+    )
+    longest_request_seconds: int | None = Field(
+        default=None, ge=1, le=3600, description="What a request to the app may take; default: that of the engine"
+    )
+
+
 class TeiWorkload(Section):
-    """Text Embeddings Inference behind a Service."""
+    """Text Embeddings Inference behind a Service, or in the pods of an app."""
 
     name: Name
     engine: Literal["tei"] = Field(description="tei, Text Embeddings Inference, is the only engine that exists today")
     model: HubId = Field(description="Hub id: a model of the catalogue or of `models`")
     pool: Name
-    topology: Literal["centralized"] = "centralized"
+    topology: Literal["centralized", "sidecar"] = Field(
+        default="centralized", description="sidecar: in each pod of `app`; needs Kubernetes 1.29"
+    )
+    app: App | None = Field(default=None, description="With topology: sidecar, the app that the engine serves")
     version: Token = Field(default="1.9.3", description="TEI release with its patch number")
     protocol: Literal["http", "grpc"] = Field(default="http", description="grpc: images that speak gRPC and no HTTP")
     revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
@@ -347,7 +385,7 @@ class TeiWorkload(Section):
     resources: Resources = Field(default_factory=Resources)
     cache: Cache = Field(default_factory=Cache)
     rollout: Rollout = Field(default_factory=Rollout)
-    service_name: Name | None = Field(default=None, description="Name that the application expects; default: name")
+    service_name: Name | None = Field(default=None, description="Name that clients expect; default: name")
     labels: Labels = Field(default_factory=dict, description="Further labels of every object of this workload")
     pod_labels: Labels = Field(default_factory=dict, description="Further labels of the pods; a change replaces them")
     env: dict[EnvName, EnvValue] = Field(

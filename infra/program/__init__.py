@@ -9,7 +9,7 @@ import pulumi_kubernetes as kubernetes
 from infra.core import contract
 from infra.core.plan import Plan
 from infra.program.addons import Addon
-from infra.program.serving import CentralizedWorkload
+from infra.program.serving import TOPOLOGIES
 
 #: Pods of this namespace are held to the strictest Pod Security standard by the API server itself.
 _POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
@@ -36,7 +36,7 @@ def deploy(plan: Plan, secrets: Mapping[str, pulumi.Output[str]]) -> pulumi.Outp
             opts=options,
         ).metadata.name
     workloads = {
-        workload.name: CentralizedWorkload(
+        workload.name: TOPOLOGIES[workload.topology](
             workload.name,
             workload,
             namespace=namespace,

@@ -173,16 +173,17 @@ def _key(workload: WorkloadContract, access: Access) -> str | None:
 @contextmanager
 def _way(workload: WorkloadContract, access: Access, *, is_embedded: bool) -> Iterator[tuple[str, str]]:
     """URL on loopback, and what lies between it and the pods."""
-    if is_embedded:
+    # The Service of a sidecar leads to its app.
+    if is_embedded and workload.app is None:
         url = cluster.publish(workload.name, workload.namespace, workload.service, workload.service_port)
         yield url, f"Through Service {workload.service} and kube-proxy, which chooses a pod for each connection."
         return
     try:
-        with access.forward(workload.namespace, workload.service, workload.service_port) as url:
-            yield url, f"Through kubectl port-forward: all requests went to one pod of Service {workload.service}."
+        with access.forward(workload.namespace, workload.forward_to, workload.forward_port) as url:
+            yield url, f"Through kubectl port-forward: all requests went to one pod of {workload.forward_to}."
     except ForwardError as error:
         raise CommandError(
-            f"kubectl port-forward to Service {workload.service}: {error}; make smoke says which pods are ready"
+            f"kubectl port-forward to {workload.forward_to}: {error}; make smoke says which pods are ready"
         ) from None
 
 

@@ -55,7 +55,8 @@ class DeployedWorkload:
             deployment = self._get("deployment", workload.deployment)
         except NotFoundError as error:
             raise UnmetError(str(error), "was it deleted by hand? pulumi up --refresh makes it again") from None
-        images = [container["image"] for container in deployment["spec"]["template"]["spec"]["containers"]]
+        pod = deployment["spec"]["template"]["spec"]
+        images = [one["image"] for one in (*(pod.get("initContainers") or []), *pod["containers"])]
         if workload.image not in images:
             raise UnmetError(
                 f"the image is {', '.join(images)}, planned {workload.image}",
@@ -108,7 +109,8 @@ class DeployedWorkload:
         if not names:
             raise UnmetError("no pod runs", f"kubectl -n {workload.namespace} get pods -l {self._selector}")
         for name in names:
-            log = self._access.run("logs", name, "-n", workload.namespace, f"--limit-bytes={_LOG_HEAD_BYTES}")
+            place = ("-n", workload.namespace, "-c", workload.container)
+            log = self._access.run("logs", name, *place, f"--limit-bytes={_LOG_HEAD_BYTES}")
             device_line(name, log)
         said = "1 pod says that it" if len(names) == 1 else f"{len(names)} pods say that they"
         return f"{said} started the model on Cuda"
@@ -121,7 +123,7 @@ class DeployedWorkload:
                     condition["type"] == "Ready" and condition["status"] == "True"
                     for condition in pod["status"].get("conditions") or []
                 ),
-                restarts=sum(one.get("restartCount", 0) for one in pod["status"].get("containerStatuses") or []),
+                restarts=sum(one.get("restartCount", 0) for one in _containers(pod)),
             )
             for pod in self._pods()
         }
@@ -136,7 +138,7 @@ class DeployedWorkload:
         logs = 0
         for pod in self._pods():
             name = pod["metadata"]["name"]
-            for status in pod["status"].get("containerStatuses") or []:
+            for status in _containers(pod):
                 for previous in [False, True] if status.get("restartCount") else [False]:
                     log = self._log(name, status["name"], previous=previous)
                     if log is None:
@@ -192,6 +194,12 @@ class DeployedWorkload:
             if (found := pods.trouble(pod)) is not None:
                 return f"{pod['metadata']['name']}: {found[0]}"
         return "no pod says why"
+
+
+def _containers(pod: Any) -> list[Any]:
+    """Status of every container: a sidecar is an init container."""
+    status = pod["status"]
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def device_line(pod: str, log: str) -> None:

@@ -111,7 +111,7 @@ def opened(contract: Contract, access: Access) -> Iterator[Prometheus | None]:
         return
     with ExitStack() as stack:
         try:
-            url = stack.enter_context(access.forward(place.namespace, place.service, place.port))
+            url = stack.enter_context(access.forward(place.namespace, f"service/{place.service}", place.port))
         except ForwardError as error:
             prometheus = Prometheus(None, _no_way(place.namespace, place.service, str(error)))
         else:

@@ -90,11 +90,11 @@ def _service(
     workload: WorkloadContract, access: Access, key: str | None
 ) -> Iterator[tuple[TeiService | TeiGrpcService, str]]:
     if workload.protocol == "grpc":
-        ports = (workload.service_port, workload.metrics_port)
-        with access.forward_ports(workload.namespace, workload.service, *ports) as (url, metrics_url):
+        ports = (workload.forward_port, workload.forward_metrics_port)
+        with access.forward_ports(workload.namespace, workload.forward_to, *ports) as (url, metrics_url):
             yield TeiGrpcService(workload, url.removeprefix("http://"), key, metrics_url), url
     else:
-        with access.forward(workload.namespace, workload.service, workload.service_port) as url:
+        with access.forward(workload.namespace, workload.forward_to, workload.forward_port) as url:
             yield TeiService(workload, url, key), url
 
 
@@ -119,7 +119,7 @@ def _watched(
 
 def _no_forward(workload: WorkloadContract, said: str) -> str:
     raise UnmetError(
-        f"kubectl port-forward to Service {workload.service}: {said}",
+        f"kubectl port-forward to {workload.forward_to}: {said}",
         "is one of its pods Running (see pods), and may this user create pods/portforward?",
     )
 

@@ -170,7 +170,7 @@ class TeiService(HttpService):
 
     def metrics(self) -> str:
         """Counters that scaling and alerts read: absent until the first request, so after traffic."""
-        if self.workload.metrics_port != "http":
+        if self.workload.forward_metrics_port != self.workload.forward_port:
             raise NotProvenError(
                 f"metrics are on port {self.workload.metrics_port}, which the Service does not publish"
             )

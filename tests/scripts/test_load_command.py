@@ -117,8 +117,8 @@ class _Cluster(Access):
         return json.dumps({"data": data})
 
     @contextmanager
-    def forward(self, namespace: str, service: str, port: int) -> Iterator[str]:
-        assert (namespace, service, port) == ("embedding-serving", "embed", 80)
+    def forward(self, namespace: str, target: str, port: int) -> Iterator[str]:
+        assert (namespace, target, port) == ("embedding-serving", "service/embed", 80)
         url = vars(self)["url"]
         if url is None:
             raise ForwardError("no pod is running")

@@ -268,7 +268,7 @@ def test_the_context_is_passed_on_and_the_kubeconfig_too(cluster: Cluster) -> No
 
 def test_a_forward_that_does_not_stand_says_what_kubectl_said(cluster: Cluster) -> None:
     cluster.says("error: timed out waiting for the condition\n")
-    with pytest.raises(ForwardError, match="timed out"), cluster.access.forward("ns", "embed", 80):
+    with pytest.raises(ForwardError, match="timed out"), cluster.access.forward("ns", "service/embed", 80):
         pass
 
 
@@ -384,7 +384,7 @@ from scripts.access import Access
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 folder = Path(sys.argv[1])
 def main():
-    with Access(folder / "config", None, folder / "kubectl").forward("ns", "embed", 80) as url:
+    with Access(folder / "config", None, folder / "kubectl").forward("ns", "service/embed", 80) as url:
         print(url, flush=True)
         time.sleep(60)
     return 0

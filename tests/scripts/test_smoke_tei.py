@@ -207,4 +207,4 @@ def test_a_dimension_that_nobody_knows_is_not_proven(serve: Serve) -> None:
 
 
 def test_metrics_on_another_port_are_not_proven(serve: Serve) -> None:
-    assert serve().promising(metrics_port="metrics").checked()["metrics"].status is Status.NOT_PROVEN
+    assert serve().promising(forward_metrics_port=9000).checked()["metrics"].status is Status.NOT_PROVEN

@@ -41,7 +41,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Probe:
-    """An HTTP GET by the kubelet; without a path, a call of grpc.health.v1. Seconds throughout."""
+    """An HTTP GET by the kubelet; without a path, a call of grpc.health.v1, or a connection. Seconds throughout."""
 
     path: str | None
     port: str
@@ -50,6 +50,8 @@ class Probe:
     failure_threshold: int
     #: What a call of grpc.health.v1 asks about.
     service: str | None = None
+    #: Whether the port has to be open, and nothing else.
+    connects: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,29 @@ class Mount:
 
 @dataclass(frozen=True)
 class Resources:
-    """Requests and limits of the engine container."""
+    """Requests and limits of a container, or of a pod."""
 
     cpu_millicores: int
     memory_mib: int
     ephemeral_storage_mib: int
     gpus: int
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(
+            self.cpu_millicores + other.cpu_millicores,
+            self.memory_mib + other.memory_mib,
+            self.ephemeral_storage_mib + other.ephemeral_storage_mib,
+            self.gpus + other.gpus,
+        )
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What shares the pod with the engine: its app, or nothing."""
+
+    resources: Resources = Resources(0, 0, 0, 0)
+    #: Image pull and start of the app, which follow those of the engine.
+    ready_seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,3 +164,8 @@ class EngineSpec:
     #: Longest that a request may take once it was accepted.
     longest_request_seconds: int
     reasons: tuple[Reason, ...] = field(default=())
+
+    @property
+    def api_key_secret(self) -> SecretRef | None:
+        """Where clients find the API key; None when they need none."""
+        return next((found.secret for found in self.env if found.name == "API_KEY" and found.secret), None)

@@ -9,7 +9,7 @@ from infra.core.catalogue import Model, ModelKind
 from infra.core.engines import tei
 from infra.core.engines.spec import EngineSpec, Reason
 from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
-from infra.core.plan import addons
+from infra.core.plan import addons, apps
 from infra.core.plan.pools import Pool, PoolPlanner
 from infra.core.plan.secrets import SecretPlanner
 from infra.core.plan.values import (
@@ -22,7 +22,9 @@ from infra.core.plan.values import (
     ExternalSecret,
     Plan,
     PlannedAddon,
+    PlannedApp,
     PlannedClient,
+    PlannedClientSettings,
     PlannedModel,
     PlannedMonitoring,
     PlannedPool,
@@ -43,7 +45,9 @@ __all__ = [
     "ExternalSecret",
     "Plan",
     "PlannedAddon",
+    "PlannedApp",
     "PlannedClient",
+    "PlannedClientSettings",
     "PlannedModel",
     "PlannedMonitoring",
     "PlannedPool",
@@ -144,7 +148,8 @@ class _Planner:
                 "absent, or environment: local",
                 f"Stand-ins are no product, and environment is {self.stack.environment}.",
             )
-        hosts = {tei.images.REGISTRY, *addons.registries()}
+        its_apps = [app for workload in self.stack.serving if (app := apps.app_of(workload))]
+        hosts = {tei.images.REGISTRY, *addons.registries(), *(app.image.partition("/")[0] for app in its_apps)}
         for host in images.mirrors:
             if host not in hosts:
                 why = "No image comes from another host."
@@ -205,6 +210,12 @@ class _Planner:
             self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
         if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
+
+        def refuse(key: str, given: object, allowed: str, why: str) -> None:
+            self.refuse(f"{path}.{key}", given, allowed, why)
+
+        apps.check(workload, pool, refuse)
+        beside = apps.beside(workload, pool)
         secret_name = f"{workload.name}-keys"
         secrets = self.secrets.of(workload.name)
         revision = workload.revision or self.revisions[model.id]
@@ -226,6 +237,7 @@ class _Planner:
                 node_path=pool.offer(),
                 max_nodes=pool.settings.nodes,
                 image_pull_seconds=pool.image_pull_seconds,
+                beside=beside,
                 stand_in=self.stack.images.stand_in_registry is not None,
                 secrets=self.configured,
                 secret_name=secret_name,
@@ -238,21 +250,26 @@ class _Planner:
         self._rollout(path, workload, replicas, reasons)
         # A need that fits no node of the pool is refused there.
         if all(refusal.path != pool.offer() for refusal in description.refusals):
-            self.pools.node_fit(path, workload, engine, pool)
-        self.pools.disk_fit(path, workload, engine, pool, reasons)
+            self.pools.node_fit(path, workload, engine, beside.resources, pool)
+        self.pools.disk_fit(path, workload, engine, beside.resources, pool, reasons=reasons)
         labels = self._labels(path, workload)
+        client = apps.client_settings(workload, engine, self.stack)
+        app = apps.planned(workload, engine, client, self.stack.images, reasons=reasons, refuse=refuse)
         if workload.need and description.sizing is None:
             # How many pods there would be is not known, so nothing can be said about the pool.
             return None
         refs = tuple(variable.secret for variable in engine.env if variable.secret)
         keys = tuple(ref.key for ref in refs if ref.made)
-        budgets = _budgets(engine, workload, most, pool.image_pull_seconds, reasons)
+        budgets = _budgets(engine, app, workload, most, pool.image_pull_seconds, reasons=reasons)
+        reasons.append(Reason("client", f"{client.url_variable}={client.url}", _why_client(workload, app)))
         return Workload(
             name=workload.name,
             topology=workload.topology,
             pool=workload.pool,
             gpu=pool.gpu.name if pool.gpu else None,
             engine=engine,
+            app=app,
+            client=client,
             model=PlannedModel(
                 id=model.id,
                 kind=model.kind.value,
@@ -408,18 +425,42 @@ def _image(engine: EngineSpec, images: Images) -> str:
     return addons.mirrored(f"{engine.registry}/{name}", images)
 
 
-def _budgets(engine: EngineSpec, workload: TeiWorkload, replicas: int, pull: int, reasons: list[Reason]) -> Budgets:
-    grace = _PROPAGATION_SECONDS + engine.longest_request_seconds
+def _why_client(workload: TeiWorkload, app: PlannedApp | None) -> str:
+    if app is None:
+        return "give it to the apps under this name: it is the same with topology: sidecar"
+    return f"the app has it under this name; the same with topology: centralized of workload {workload.name}"
+
+
+def _budgets(
+    engine: EngineSpec,
+    app: PlannedApp | None,
+    workload: TeiWorkload,
+    replicas: int,
+    pull: int,
+    *,
+    reasons: list[Reason],
+) -> Budgets:
+    # The engine is told to end when the app has, so one drain follows the other.
+    grace = _PROPAGATION_SECONDS + (app.longest_request_seconds if app else 0) + engine.longest_request_seconds
+    starts = [engine.probes.startup, *([app.startup] if app else [])]
     # Without a spare GPU the old pod has to end before the new one starts, so its drain counts as well.
-    probe = engine.probes.startup
     # Nodes are there on an existing cluster; time to provision one is not part of a step.
-    step = pull + probe.period_seconds * probe.failure_threshold + grace + _SLACK_SECONDS
+    startup = sum(probe.period_seconds * probe.failure_threshold for probe in starts)
+    step = pull * len(starts) + startup + grace + _SLACK_SECONDS
     at_once = max(1, workload.rollout.max_surge + workload.rollout.max_unavailable)
     steps = max(1, math.ceil(replicas / at_once))
     reasons += [
-        Reason("drain", f"{grace} s", f"{_PROPAGATION_SECONDS} s for endpoints, then the longest request"),
         Reason(
-            "progressDeadline", f"{step} s", f"pull {pull} s, startup, drain of the old pod, {_SLACK_SECONDS} s slack"
+            "drain",
+            f"{grace} s",
+            f"{_PROPAGATION_SECONDS} s for endpoints, then the longest request"
+            + (" of the app, then that of the engine, which ends after it" if app else ""),
+        ),
+        Reason(
+            "progressDeadline",
+            f"{step} s",
+            f"pull {pull} s, startup, {'both again for the app, ' if app else ''}drain of the old pod, "
+            f"{_SLACK_SECONDS} s slack",
         ),
         Reason(
             "rollout",

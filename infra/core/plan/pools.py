@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from infra.core import catalogue, quantities
 from infra.core.capacity import Node, Room, node_of, nodes
 from infra.core.catalogue import Gpu
-from infra.core.engines.spec import EngineSpec, Reason
+from infra.core.engines.spec import EngineSpec, Reason, Resources
 from infra.core.errors import Refusal, counted, nearest_first, quoted
 from infra.core.plan.values import GPU_PRODUCT_LABEL, GPU_RESOURCE, PlannedPool, Toleration, Workload
 from infra.core.settings import Allocatable, NodePool, TeiWorkload
@@ -204,32 +204,53 @@ class PoolPlanner:
             }
         )
 
-    def node_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, pool: Pool) -> None:
+    def node_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, beside: Resources, pool: Pool) -> None:
+        """Whether one pod fits a node; ``beside`` is what shares it with the engine."""
         node = pool.one_node()
         if node is None:
             return
         wanted, room = engine.resources, node.room
-        for resource, needs, offers, left, unit in (
-            ("cpu", wanted.cpu_millicores, node.cpu_m, room.cpu_m, "m"),
-            ("memory", wanted.memory_mib, node.memory_mib, room.memory_mib, "Mi"),
+        for resource, needs, app, offers, free, unit in (
+            ("cpu", wanted.cpu_millicores, beside.cpu_millicores, node.cpu_m, room.cpu_m, "m"),
+            ("memory", wanted.memory_mib, beside.memory_mib, node.memory_mib, room.memory_mib, "Mi"),
         ):
+            left = free - app
             if needs > left:
                 written = getattr(workload.resources, resource)
                 smaller = "" if written else "a smaller model, "
+                if app:
+                    smaller += f"less for app.resources.{resource}, "
+                takes = f"take {offers - free}{unit} (assumed)"
+                if app:
+                    takes += f" and the app {app}{unit} (app.resources.{resource})"
                 most = f"{left}{unit} at most, {smaller}or a pool with bigger nodes"
                 self._refusals.append(
                     Refusal(
                         f"stack.{path}.resources.{resource}",
                         quoted(written) if written else f"nothing, planned {needs}{unit} for model {workload.model}",
-                        most if left > 0 else "a pool with bigger nodes",
+                        most
+                        if left > 0
+                        else f"{smaller}a pool with bigger nodes"
+                        if app
+                        else "a pool with bigger nodes",
                         f"{pool.offer(resource)}: a node of pool {workload.pool} offers {offers}{unit}, of which its "
-                        f"DaemonSets take {offers - left}{unit} (assumed), so the pod would stay Pending.",
+                        f"DaemonSets {takes}, so the pod would stay Pending.",
                     )
                 )
 
-    def disk_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, pool: Pool, reasons: list[Reason]) -> None:
+    def disk_fit(
+        self,
+        path: str,
+        workload: TeiWorkload,
+        engine: EngineSpec,
+        beside: Resources,
+        pool: Pool,
+        *,
+        reasons: list[Reason],
+    ) -> None:
         """Disks are known only where somebody says how big they are; those of instance types are what one attaches."""
-        needs = engine.resources.ephemeral_storage_mib
+        app = beside.ephemeral_storage_mib
+        needs = engine.resources.ephemeral_storage_mib + app
         allocatable = pool.settings.allocatable
         if pool.settings.instance_type and needs > _EKS_ROOT_MIB:
             instance = catalogue.instance_types().get(pool.settings.instance_type)
@@ -244,10 +265,11 @@ class PoolPlanner:
             written = workload.resources.ephemeral_storage
             self.refuse(
                 f"{path}.resources.ephemeralStorage",
-                written or f"nothing, planned {needs}Mi for model {workload.model}",
-                f"{offers}Mi at most, cache.existingClaim, or a pool with bigger disks",
+                written or f"nothing, planned {needs - app}Mi for model {workload.model}",
+                f"{max(0, offers - app)}Mi at most, cache.existingClaim, or a pool with bigger disks",
                 f"{pool.path}.allocatable.ephemeralStorage is what a node of pool {workload.pool} offers, so the pod "
-                "would stay Pending.",
+                + (f"with {app}Mi for its app (app.resources.ephemeralStorage) " if app else "")
+                + "would stay Pending.",
             )
 
     def pool_fit(self, pool: Pool, workloads: list[Workload], places: Mapping[str, str]) -> PlannedPool:
@@ -285,7 +307,7 @@ class PoolPlanner:
             gpu=pool.gpu.name if pool.gpu else None,
             nodes=count,
             gpus_per_node=node.gpus if node else None,
-            gpus_wanted=sum(workload.max_replicas * workload.engine.resources.gpus for workload in here),
+            gpus_wanted=sum(workload.max_replicas * workload.pod_resources.gpus for workload in here),
         )
 
 
@@ -294,7 +316,7 @@ def _replicas_key(workload: Workload) -> str:
 
 
 def _room_of(workload: Workload) -> Room:
-    wanted = workload.engine.resources
+    wanted = workload.pod_resources
     return Room(wanted.gpus, wanted.cpu_millicores, wanted.memory_mib, 1)
 
 

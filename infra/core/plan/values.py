@@ -4,12 +4,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from infra.core.capacity import Cost, Latency, Scaling
-from infra.core.engines.spec import EngineSpec, Reason, Trigger
+from infra.core.engines.spec import EngineSpec, EnvVar, Mount, Port, Probe, Reason, Resources, Trigger
 
 #: Taint that GPU nodes carry by convention, with any value; the admission plugin of managed clusters adds the same.
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 SERVICE_PORT = 80
+#: Of a Service whose other port leads to an app.
+METRICS_PORT = "metrics"
 #: User and group of the engine process: images run as root unless told, Pod Security `restricted` refuses that.
 RUN_AS = 10001
 
@@ -41,7 +43,7 @@ class Budgets:
 
     image_pull: int
     startup: int
-    #: preStop wait, then the longest request.
+    #: preStop wait, then the longest request, of the app before the engine where they share pods.
     pre_stop: int
     longest_request: int
     termination_grace: int
@@ -137,14 +139,48 @@ class Capacity:
 
 
 @dataclass(frozen=True)
+class PlannedClientSettings:
+    """Environment variables by which an app knows its engine; names are the same in both topologies."""
+
+    url_variable: str
+    #: Over gRPC host:port.
+    url: str
+    #: None: clients need no key.
+    api_key_variable: str | None
+
+
+@dataclass(frozen=True)
+class PlannedApp:
+    """An app, in whose pods the engine runs."""
+
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    env: tuple[EnvVar, ...]
+    port: Port
+    startup: Probe
+    readiness: Probe
+    liveness: Probe | None
+    mounts: tuple[Mount, ...]
+    resources: Resources
+    #: After the image is there, and after the engine is ready.
+    startup_seconds: int
+    longest_request_seconds: int
+
+
+@dataclass(frozen=True)
 class Workload:
-    """One engine behind one Service."""
+    """One engine, behind a Service of its own or in the pods of an app with one."""
 
     name: str
     topology: str
     pool: str
     gpu: str | None
     engine: EngineSpec
+    #: None: the engine has pods of its own.
+    app: PlannedApp | None
+    #: What an app is told of the engine.
+    client: PlannedClientSettings
     model: PlannedModel
     image: str
     stand_in: bool
@@ -175,6 +211,16 @@ class Workload:
     #: None where the stack file gives sizes in place of a need.
     capacity: Capacity | None
     reasons: tuple[Reason, ...]
+
+    @property
+    def metrics_port(self) -> str:
+        """Name of the Service's port that leads to the engine's metrics."""
+        return METRICS_PORT if self.app else self.engine.metrics.port
+
+    @property
+    def pod_resources(self) -> Resources:
+        """What one pod asks for: engine and app together."""
+        return self.engine.resources + self.app.resources if self.app else self.engine.resources
 
 
 @dataclass(frozen=True)

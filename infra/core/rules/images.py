@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from infra.core import catalogue
 from infra.core.catalogue import Gpu
 from infra.core.engines.tei import images as tei
 from infra.core.plan import GPU_PRODUCT_LABEL
+from infra.core.references import floats, parse
 from infra.core.rules.objects import Container, Object, Pod, pod_of
 from infra.core.rules.rule import ALWAYS_MANDATORY, MANDATORY_FROM_STAGING, Finding, ObjectRule
 
@@ -16,24 +16,6 @@ GPU_RESOURCES = "nvidia.com/"
 #: Last part of the repository -> engine.
 _ENGINES = {"text-embeddings-inference": "tei", "tritonserver": "triton"}
 _TEI_TAG = re.compile(r"^(?P<prefix>(?:[a-z0-9]+-)*?)(?P<version>\d+\.\d+(?:\.\d+)?|latest)(?P<grpc>-grpc)?$")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """An image reference in its parts."""
-
-    repository: str
-    tag: str | None
-    digest: str | None
-
-
-def parse(image: str) -> Reference:
-    """``registry:5000/name:tag@sha256:...`` in its parts."""
-    rest, _, digest = image.partition("@")
-    repository, colon, tag = rest.rpartition(":")
-    if not colon or "/" in tag:
-        repository, tag = rest, ""
-    return Reference(repository, tag or None, digest or None)
 
 
 def engine_of(container: Container) -> str | None:
@@ -60,7 +42,7 @@ def serving(given: Object) -> tuple[Pod, list[Container]] | None:
     pod = pod_of(given)
     if pod is None:
         return None
-    found = [container for container in pod.containers() if engine_of(container) or wants_gpu(container)]
+    found = [container for container in pod.running() if engine_of(container) or wants_gpu(container)]
     return (pod, found) if found else None
 
 
@@ -169,7 +151,7 @@ def _image_version(given: Object) -> Iterable[Finding]:
             continue
         elif reference.tag is None:
             yield Finding(path, f"{container.image!r} has no tag, which means latest", "Name a version or a digest")
-        elif _floats(reference.tag, three_numbers=engine_of(container) == "tei"):
+        elif _moves(reference.tag, three_numbers=engine_of(container) == "tei"):
             yield Finding(
                 path,
                 f"the tag {reference.tag!r} names another image from one day to the next",
@@ -177,13 +159,9 @@ def _image_version(given: Object) -> Iterable[Finding]:
             )
 
 
-def _floats(tag: str, *, three_numbers: bool) -> bool:
-    if {"latest", "nightly", "edge", "main", "master"} & set(re.split(r"[-_.]", tag.lower())):
-        return True
-    if three_numbers:
-        # 89-1.9 moves with every patch, and TEI's flags change between patches (1.9.1 and 1.9.2).
-        return re.search(r"(^|-)\d+\.\d+\.\d+(-grpc)?$", tag) is None
-    return re.search(r"\d+\.\d+|[0-9a-f]{7,}", tag) is None
+def _moves(tag: str, *, three_numbers: bool) -> bool:
+    # 89-1.9 moves with every patch, and TEI's flags change between patches (1.9.1 and 1.9.2).
+    return floats(tag) or (three_numbers and re.search(r"(^|-)\d+\.\d+\.\d+(-grpc)?$", tag) is None)
 
 
 IMAGE_AND_GPU = ObjectRule(

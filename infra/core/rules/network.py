@@ -16,7 +16,7 @@ def _network_policy(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]
         pod = pod_of(workload)
         if pod is None or workload.get("kind") in {"Job", "CronJob"}:
             continue
-        if not any(engine_of(container) for container in pod.containers()):
+        if not any(engine_of(container) for container in pod.running()):
             continue
         policies = [one for one in given if _guards(one, workload, pod)]
         if not policies:

@@ -140,10 +140,27 @@ class Pod:
     labels: Object
 
     def containers(self) -> Iterator[Container]:
-        """Init containers too: a sidecar is one."""
+        """All of them, init containers too."""
         for section in ("initContainers", "containers"):
             for index, spec in enumerate(self.spec.get(section, ())):
                 yield Container(f"{self.path}.{section}[{index}]", spec)
+
+    def sidecars(self) -> Iterator[Container]:
+        """Init containers that go on running: each starts when those before it have started."""
+        for container in self.containers():
+            if container.spec.get("restartPolicy") == "Always":
+                yield container
+
+    def main(self) -> Iterator[Container]:
+        """Those that start when every sidecar has, and end before them."""
+        for container in self.containers():
+            if container.path.startswith(f"{self.path}.containers"):
+                yield container
+
+    def running(self) -> Iterator[Container]:
+        """Those that run while the pod serves: sidecars and main containers."""
+        yield from self.sidecars()
+        yield from self.main()
 
 
 _TEMPLATES = {

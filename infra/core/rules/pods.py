@@ -129,12 +129,12 @@ def _budgets(given: Object) -> Iterable[Finding]:
         return
     pod, containers = found
     grace = pod.spec.get("terminationGracePeriodSeconds", _GRACE_SECONDS)
+    # Sidecars start one after the other, and main containers together when all have.
+    sidecars = [container.path for container in pod.sidecars()]
+    before = sum(_startup_seconds(container) for container in pod.sidecars())
     for container in containers:
-        startup = container.spec.get("startupProbe", {})
-        seconds = startup.get("initialDelaySeconds", 0) + startup.get("periodSeconds", 10) * startup.get(
-            "failureThreshold", 3
-        )
-        if given["kind"] == "Deployment" and startup:
+        seconds = before + (0 if container.path in sidecars else _startup_seconds(container))
+        if given["kind"] == "Deployment" and "startupProbe" in container.spec:
             deadline = given.get("spec", {}).get("progressDeadlineSeconds", _PROGRESS_DEADLINE_SECONDS)
             if deadline <= seconds:
                 yield Finding(
@@ -143,8 +143,10 @@ def _budgets(given: Object) -> Iterable[Finding]:
                     "counts as failed while a pod still starts",
                     "Give more than image pull, startup and the drain of the old pod take together",
                 )
-        pre_stop = container.spec.get("lifecycle", {}).get("preStop")
-        path = f"{container.path}.lifecycle.preStop"
+        # A sidecar is told to end when the main containers have, so that their wait is its own.
+        waiting = next(pod.main(), container) if container.path in sidecars else container
+        pre_stop = waiting.spec.get("lifecycle", {}).get("preStop")
+        path = f"{waiting.path}.lifecycle.preStop"
         if pre_stop is None:
             yield Finding(
                 path,
@@ -159,6 +161,16 @@ def _budgets(given: Object) -> Iterable[Finding]:
                 f"{grace} s are over when the preStop wait of {wait} s ends, so that running requests are killed",
                 "Give the preStop wait and the longest request together",
             )
+
+
+def _startup_seconds(container: Container) -> int:
+    """What the startup probe allows; 0 where there is none."""
+    probe = container.spec.get("startupProbe", {})
+    if not probe:
+        return 0
+    return int(probe.get("initialDelaySeconds", 0)) + int(probe.get("periodSeconds", 10)) * int(
+        probe.get("failureThreshold", 3)
+    )
 
 
 def _sleep_seconds(hook: Object) -> int | None:

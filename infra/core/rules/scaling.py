@@ -67,7 +67,7 @@ def _of_pods(given: Sequence[Object]) -> Iterator[tuple[Object, Object, Pod]]:
 
 def _gpu_scaling(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]:
     for scaler, workload, pod in _of_pods(given):
-        if not any(wants_gpu(container) for container in pod.containers()):
+        if not any(wants_gpu(container) for container in pod.running()):
             continue
         for path, resource in _resources(scaler):
             finding = Finding(
@@ -100,7 +100,7 @@ def _scale_to_zero(given: Sequence[Object]) -> Iterable[tuple[Object, Finding]]:
         spec = scaler.get("spec", {})
         if scaler.get("kind") != "ScaledObject" or not scales_to_zero(spec):
             continue
-        if not any(engine_of(container) for container in pod.containers()):
+        if not any(engine_of(container) for container in pod.running()):
             continue
         triggers = spec.get("triggers", ())
         if triggers and all(_of_the_workload(trigger) for trigger in triggers):

@@ -88,7 +88,7 @@ def scraped(workload: Object, given: Sequence[Object]) -> dict[int, str | None]:
                 for target in _targets(endpoint, service):
                     found.update(
                         (entry["containerPort"], entry.get("name"))
-                        for container in pods[0].containers()
+                        for container in pods[0].running()
                         for entry in container.spec.get("ports", ())
                         if _is_port(entry, target)
                     )
@@ -104,7 +104,7 @@ def _pods_behind(service: Object, given: Sequence[Object]) -> Iterator[tuple[Obj
 
 
 def _target(path: str, endpoint: Object, target: object, workload: Object, pod: Pod) -> Iterator[Finding]:
-    owner = next((found for found in pod.containers() if _has_port(found, target)), None)
+    owner = next((found for found in pod.running() if _has_port(found, target)), None)
     if owner is None:
         yield Finding(f"{path}.port", f"no container of {title(workload)} has the port {target!r}", "Check targetPort")
     elif engine_of(owner) == "tei" and not speaks_grpc(owner):

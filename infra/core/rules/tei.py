@@ -13,7 +13,7 @@ _DEFAULTS = {"MAX_CONCURRENT_REQUESTS": 512, "MAX_CLIENT_BATCH_SIZE": 32, "PORT"
 
 def _containers(given: Object) -> list[Container]:
     pod = pod_of(given)
-    return [found for found in pod.containers() if engine_of(found) == "tei"] if pod else []
+    return [found for found in pod.running() if engine_of(found) == "tei"] if pod else []
 
 
 def _place(container: Container, variable: str) -> str:

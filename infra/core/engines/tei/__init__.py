@@ -19,6 +19,7 @@ from infra.core.catalogue import Gpu, Model, ModelKind
 from infra.core.engines import needs
 from infra.core.engines.spec import (
     Api,
+    Beside,
     EngineSpec,
     EnvVar,
     Limits,
@@ -105,6 +106,8 @@ class Request:
     #: Most nodes of the pool, where it is said.
     max_nodes: int | None
     image_pull_seconds: int
+    #: What else is in the pod.
+    beside: Beside
     #: The image is a local stand-in, which computes on the CPU whatever the node counts.
     stand_in: bool
     #: Secret config keys that are set (names only).
@@ -451,9 +454,13 @@ class _Planner:
             return quantities.millicores(self.workload.resources.cpu)
         if self.request.node:
             # Half a core of each node is left to its DaemonSets; TEI's tokenizer threads gain nothing above 8.
+            beside = self.request.beside.resources
             share = (quantities.millicores(self.request.node.cpu) - 500) // max(1, self.request.node.gpus)
-            cores = min(8000, max(500, share))
-            self.because("resources.cpu", f"{cores}m", "the node's cores less half a core, per GPU, 8 at most")
+            cores = min(8000, max(500, share * (1 + beside.gpus) - beside.cpu_millicores))
+            why = "the node's cores less half a core, per GPU, 8 at most"
+            if beside.cpu_millicores:
+                why += f", less the app's {beside.cpu_millicores}m"
+            self.because("resources.cpu", f"{cores}m", why)
             return cores
         self.because("resources.cpu", "2000m", "nothing is known of the node")
         return 2000
@@ -489,7 +496,7 @@ class _Planner:
                 max_batch_tokens=self.workload.max_batch_tokens,
                 node_kinds=request.node_kinds,
                 max_nodes=request.max_nodes,
-                pod=Pod(cpu, host),
+                pod=Pod(cpu + request.beside.resources.cpu_millicores, host + request.beside.resources.memory_mib),
                 serves=images.serves,
             )
             place = needs.Place(request.path, request.pool_path, request.node_path, self.called)
@@ -815,7 +822,7 @@ class _Planner:
         warm_up = self.batch_time(machine, model.max_tokens, budget)
         self.check_warm_up(warm_up, budget)
         startup = max(_LEAST_STARTUP_SECONDS, math.ceil(estimates.startup_seconds(model, warm_up)))
-        ready = self.request.image_pull_seconds + startup
+        ready = self.request.image_pull_seconds + startup + self.request.beside.ready_seconds
         self.wait_until_ready(ready)
         self.scale(machine, budget, ready)
         client = self.client_limits(machine)

@@ -1,5 +1,6 @@
-"""An engine behind a Service, with what scrapes, scales and guards it."""
+"""What every served workload consists of, whichever pods its engine runs in."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import pulumi
@@ -9,27 +10,28 @@ from pulumi_kubernetes.meta import v1 as meta
 from pulumi_kubernetes.networking import v1 as networking
 from pulumi_kubernetes.policy import v1 as policy
 
-from infra.core.engines.spec import EngineSpec, EnvVar, Mount, Probe
-from infra.core.plan import (
-    GPU_RESOURCE,
-    RUN_AS,
-    SERVICE_PORT,
-    ExternalSecret,
-    PlannedMonitoring,
-    PlannedScaling,
-    Workload,
-)
+from infra.core.engines.spec import EnvVar, Mount
+from infra.core.plan import RUN_AS, ExternalSecret, PlannedMonitoring, PlannedScaling, Workload
 from infra.program.objects import KubernetesObject
+from infra.program.serving import pods
+
+#: Resource types, as they stand in state files.
+CENTRALIZED = "embedding-serving:serving:CentralizedWorkload"
+SIDECAR = "embedding-serving:serving:SidecarWorkload"
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 #: Changes where an existing Secret is said to have changed, so that the pods roll.
 _SECRET_VERSIONS = "embedding-serving/secret-versions"  # noqa: S105 - name of an annotation
 
 
-class CentralizedWorkload(pulumi.ComponentResource):
+class ServedWorkload(pulumi.ComponentResource):
     """Everything of one workload: ServiceAccount, Secrets, Deployment, Service, PodDisruptionBudget, NetworkPolicy,
-    ServiceMonitor and ScaledObject.
+    ServiceMonitor and ScaledObject. Subclasses say what is in the pods, and where clients and Prometheus reach them.
     """
+
+    #: Its own type, and that of the other topology.
+    TYPE: str
+    OTHER: str
 
     #: Name that the Secret got; None when the workload has no keys.
     secret_name: pulumi.Output[str] | None
@@ -45,7 +47,9 @@ class CentralizedWorkload(pulumi.ComponentResource):
         secrets: Mapping[str, pulumi.Output[str]],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("embedding-serving:serving:CentralizedWorkload", name, None, opts)
+        # Another topology changes the objects in place: their names stay, so new ones could not be made beside them.
+        other = pulumi.ResourceOptions(aliases=[pulumi.Alias(type_=self.OTHER)])
+        super().__init__(self.TYPE, name, None, pulumi.ResourceOptions.merge(opts, other))
         self._workload = workload
         self._namespace = namespace
         self._timeouts = pulumi.CustomTimeouts(
@@ -122,6 +126,22 @@ class CentralizedWorkload(pulumi.ComponentResource):
             self._scaled_object(name, workload.scaling, deployment)
         self.register_outputs({"deployment": deployment.metadata.name})
 
+    @abstractmethod
+    def _containers(self) -> tuple[list[core.ContainerArgs], list[core.ContainerArgs]]:
+        """Init containers and containers of a pod."""
+
+    @abstractmethod
+    def _service_ports(self) -> list[core.ServicePortArgs]:
+        """Ports of the Service; that of the clients comes first."""
+
+    @abstractmethod
+    def _client_port(self) -> int | str:
+        """Port of the pods that clients use."""
+
+    @abstractmethod
+    def _scraped_port(self) -> int | str:
+        """Port of the pods that Prometheus reads."""
+
     def _child(
         self,
         custom_timeouts: pulumi.CustomTimeouts | None = None,
@@ -176,22 +196,9 @@ class CentralizedWorkload(pulumi.ComponentResource):
             self._child(),
         )
 
-    def _service_ports(self) -> list[core.ServicePortArgs]:
-        engine = self._workload.engine
-        main, *others = engine.ports
-        return [
-            core.ServicePortArgs(
-                name=main.name,
-                port=SERVICE_PORT,
-                target_port=main.name,
-                app_protocol="kubernetes.io/h2c" if engine.protocol == "grpc" else None,
-            ),
-            *(core.ServicePortArgs(name=port.name, port=port.number, target_port=port.name) for port in others),
-        ]
-
     def _network_policy(self, name: str, monitoring: PlannedMonitoring | None) -> pulumi.Resource:
         workload = self._workload
-        main = networking.NetworkPolicyPortArgs(port=workload.engine.ports[0].name)
+        main = networking.NetworkPolicyPortArgs(port=self._client_port())
         ingress = []
         # A rule without peers lets everybody in, so a workload without any client has no rule.
         if workload.clients is None:
@@ -200,7 +207,7 @@ class CentralizedWorkload(pulumi.ComponentResource):
             clients = [_peer(client.namespace, client.pod_labels) for client in workload.clients]
             ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=clients, ports=[main]))
         if monitoring:
-            scraped = networking.NetworkPolicyPortArgs(port=workload.engine.metrics.port)
+            scraped = networking.NetworkPolicyPortArgs(port=self._scraped_port())
             # Where its namespace is not said the plan has made sure that the port is open to everybody.
             peers = [_peer(monitoring.namespace, monitoring.pod_labels)] if monitoring.namespace else None
             ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=peers, ports=[scraped]))
@@ -231,7 +238,7 @@ class CentralizedWorkload(pulumi.ComponentResource):
                     "selector": {"matchLabels": workload.selector},
                     "endpoints": [
                         {
-                            "port": workload.engine.metrics.port,
+                            "port": workload.metrics_port,
                             "path": workload.engine.metrics.path,
                             "interval": f"{monitoring.scrape_seconds}s",
                             "scrapeTimeout": f"{monitoring.scrape_seconds}s",
@@ -295,8 +302,8 @@ class CentralizedWorkload(pulumi.ComponentResource):
         )
 
     def _pod(self, account: pulumi.Input[str], pull_secrets: Sequence[str]) -> core.PodSpecArgs:
-        workload, engine = self._workload, self._workload.engine
-        numbers = {port.name: port.number for port in engine.ports}
+        workload = self._workload
+        init_containers, containers = self._containers()
         return core.PodSpecArgs(
             service_account_name=account,
             automount_service_account_token=False,
@@ -321,34 +328,14 @@ class CentralizedWorkload(pulumi.ComponentResource):
                 fs_group=RUN_AS,
                 seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             ),
-            containers=[
-                core.ContainerArgs(
-                    name=engine.engine,
-                    image=workload.image,
-                    image_pull_policy="IfNotPresent",
-                    env=[self._env(variable) for variable in engine.env],
-                    ports=[core.ContainerPortArgs(name=port.name, container_port=port.number) for port in engine.ports],
-                    startup_probe=_probe(engine.probes.startup, numbers),
-                    readiness_probe=_probe(engine.probes.readiness, numbers),
-                    liveness_probe=_probe(engine.probes.liveness, numbers),
-                    lifecycle=core.LifecycleArgs(
-                        pre_stop=core.LifecycleHandlerArgs(
-                            sleep=core.SleepActionArgs(seconds=workload.budgets.pre_stop)
-                        )
-                    ),
-                    resources=_resources(engine),
-                    volume_mounts=[
-                        core.VolumeMountArgs(name=mount.name, mount_path=mount.path) for mount in engine.mounts
-                    ],
-                    security_context=core.SecurityContextArgs(
-                        allow_privilege_escalation=False,
-                        read_only_root_filesystem=True,
-                        capabilities=core.CapabilitiesArgs(drop=["ALL"]),
-                    ),
-                )
-            ],
-            volumes=[_volume(mount) for mount in engine.mounts],
+            init_containers=init_containers or None,
+            containers=containers,
+            volumes=[pods.volume(mount) for mount in self._mounts()],
         )
+
+    def _mounts(self) -> list[Mount]:
+        app = self._workload.app
+        return [*self._workload.engine.mounts, *(app.mounts if app else ())]
 
     def _env(self, variable: EnvVar) -> core.EnvVarArgs:
         if variable.secret is None:
@@ -367,35 +354,3 @@ def _peer(namespace: str, pod_labels: Mapping[str, str]) -> networking.NetworkPo
         namespace_selector=meta.LabelSelectorArgs(match_labels={_NAMESPACE_NAME: namespace}),
         pod_selector=meta.LabelSelectorArgs(match_labels=pod_labels) if pod_labels else None,
     )
-
-
-def _probe(probe: Probe, numbers: Mapping[str, int]) -> core.ProbeArgs:
-    return core.ProbeArgs(
-        http_get=core.HTTPGetActionArgs(path=probe.path, port=probe.port) if probe.path else None,
-        # Kubernetes takes no names here.
-        grpc=None if probe.path else core.GRPCActionArgs(port=numbers[probe.port], service=probe.service),
-        period_seconds=probe.period_seconds,
-        timeout_seconds=probe.timeout_seconds,
-        failure_threshold=probe.failure_threshold,
-    )
-
-
-def _resources(engine: EngineSpec) -> core.ResourceRequirementsArgs:
-    wanted = engine.resources
-    amounts = {
-        "cpu": f"{wanted.cpu_millicores}m",
-        "memory": f"{wanted.memory_mib}Mi",
-        "ephemeral-storage": f"{wanted.ephemeral_storage_mib}Mi",
-    }
-    if wanted.gpus:
-        amounts[GPU_RESOURCE] = str(wanted.gpus)
-    return core.ResourceRequirementsArgs(requests=amounts, limits=amounts)
-
-
-def _volume(mount: Mount) -> core.VolumeArgs:
-    if mount.claim:
-        claim = core.PersistentVolumeClaimVolumeSourceArgs(claim_name=mount.claim)
-        return core.VolumeArgs(name=mount.name, persistent_volume_claim=claim)
-    medium = "Memory" if mount.in_memory else None
-    directory = core.EmptyDirVolumeSourceArgs(size_limit=f"{mount.size_mib}Mi", medium=medium)
-    return core.VolumeArgs(name=mount.name, empty_dir=directory)
