@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from infra.core.engines.spec import SecretRef
 from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload
 
 #: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
@@ -106,12 +105,6 @@ def of(plan: Plan) -> Contract:
     )
 
 
-def api_key(workload: Workload) -> SecretRef | None:
-    """Where the key lies that clients send; None when they need none."""
-    env = workload.engine.env
-    return next((variable.secret for variable in env if variable.name == "API_KEY" and variable.secret), None)
-
-
 def read(output: object) -> Contract:
     """The contract from a stack output.
 
@@ -139,7 +132,7 @@ def _scaling(scaling: PlannedScaling) -> dict[str, Any]:
 
 def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
     engine = workload.engine
-    key, app = api_key(workload), workload.app
+    key, app = engine.api_key_secret, workload.app
     numbers = {port.name: port.number for port in engine.ports}
     forwarded = engine.ports[0].number if app else SERVICE_PORT
     # Over HTTP both are one port.

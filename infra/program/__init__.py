@@ -50,7 +50,7 @@ def deploy(plan: Plan, secrets: Mapping[str, pulumi.Output[str]]) -> pulumi.Outp
     names = {
         workload.name: made
         for workload in plan.workloads
-        if (key := contract.api_key(workload))
+        if (key := workload.engine.api_key_secret)
         and key.made
         and (made := workloads[workload.name].secret_name) is not None
     }

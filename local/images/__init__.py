@@ -12,6 +12,7 @@ from pathlib import Path
 
 from local.images import base, engine, names, tritonserver
 from local.images.oci import ImageConfig, write_image, write_images, write_layer
+from local.paths import CHECKOUT
 from local.report import Reporter
 from local.toolchain import ToolchainError
 from local.toolchain import ensure as ensure_programs
@@ -65,6 +66,7 @@ def _makers(reporter: Reporter) -> list[tuple[Sequence[str], Callable[[], Path]]
         ((names.PAUSE,), partial(_static_program, "pause", names.PAUSE, reporter)),
         ((names.COREDNS,), partial(_static_program, "coredns", names.COREDNS, reporter)),
         *(((image.name,), partial(operator, image, reporter)) for image in names.OPERATORS),
+        ((names.RAG_APP,), partial(rag_app, reporter)),
         (
             (*names.TEI_NAMES, *names.TEI_GRPC_NAMES, *(image.name for image in names.NIM_IMAGES)),
             partial(stand_ins, reporter),
@@ -103,6 +105,29 @@ def _static_program(
         write_image([work / "layer.tar"], config, [name], out / "image.tar")
 
     return entry.obtain(reporter, produce, f"image: {program}", keep=_KEPT) / "image.tar"
+
+
+def rag_app(reporter: Reporter) -> Path:
+    """The OCI layout tar of the sample app, which needs nothing but the base's Python; see ensure."""
+    source = CHECKOUT / "examples" / "rag_app" / "app.py"
+    config = ImageConfig(
+        entrypoint=["/usr/bin/python3", "-B", "/opt/rag-app/app.py"],
+        architecture=target()[1],
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        ports=["8000/tcp"],
+    )
+    key = content_key([base.entry().key, source.read_bytes(), repr(config), _OWN_SOURCE])
+    entry = Entry("image-rag-app", key)
+
+    def produce(work: Path, out: Path) -> None:
+        copied = work / "layer" / "opt" / "rag-app" / source.name
+        copied.parent.mkdir(parents=True)
+        shutil.copyfile(source, copied)
+        write_layer(work / "layer", work / "layer.tar", owner=0)
+        layers = [base.build(reporter) / "layer.tar", work / "layer.tar"]
+        write_image(layers, config, [names.RAG_APP], out / "image.tar")
+
+    return entry.obtain(reporter, produce, "image: sample app", keep=_KEPT) / "image.tar"
 
 
 def stand_ins(reporter: Reporter) -> Path:

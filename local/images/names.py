@@ -12,6 +12,9 @@ from infra.core import catalogue
 #: containerd's ``sandbox_image``. One static binary, local/toolchain/go/pause.
 PAUSE = "built.local/pause:embedded"
 
+#: The sample app (examples/rag_app), which a sidecar's tests deploy.
+RAG_APP = "built.local/rag-app:1.0.0"
+
 #: CoreDNS from its own Go module. The binary is /coredns; it has no file capabilities, so a pod that is not root
 #: has to listen on a port above 1024 (Service port 53 to that port).
 COREDNS = "built.local/coredns:1.15.0"

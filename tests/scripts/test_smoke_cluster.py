@@ -367,13 +367,13 @@ exec sleep 1000
 TWO_PORTS = FORWARDING.replace("exec", 'echo "Forwarding from 127.0.0.1:4343 -> 9000"\nexec')
 
 
-def test_ports_of_one_service_are_forwarded_to_one_pod_in_the_order_in_which_they_are_asked_for(
+def test_ports_of_one_target_are_forwarded_to_one_pod_in_the_order_in_which_they_are_asked_for(
     cluster: Cluster,
 ) -> None:
     cluster.kubectl.write_text(TWO_PORTS.replace("sleep 1000", "sleep 30").replace("echo $$", 'echo "$@"'))
-    with cluster.access.forward_ports("ns", "embed", 80, "metrics") as urls:
+    with cluster.access.forward_ports("ns", "service/embed", 80, 9000) as urls:
         assert urls == ["http://127.0.0.1:4242", "http://127.0.0.1:4343"]
-    assert (cluster.folder / "pid").read_text().endswith("service/embed :80 :metrics\n")
+    assert (cluster.folder / "pid").read_text().endswith("service/embed :80 :9000\n")
 
 
 WAITS = """
