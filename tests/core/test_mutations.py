@@ -141,6 +141,27 @@ def _full() -> dict[str, Any]:
                     "scaleDownStabilizationSeconds": 1800,
                 },
             },
+            {
+                "name": "beside",
+                "engine": "tei",
+                "model": "BAAI/bge-small-en-v1.5",
+                "pool": "l4",
+                "topology": "sidecar",
+                "app": {
+                    "image": "docker.io/acme/rag-api:1.4.2",
+                    "port": 8000,
+                    "command": ["/rag-api"],
+                    "args": ["--workers", "2"],
+                    "env": {"TEAM": "rag"},
+                    "resources": {"cpu": "1", "memory": "1Gi", "ephemeralStorage": "2Gi"},
+                    "gpus": 1,
+                    "readinessPath": "/ready",
+                    "livenessPath": "/live",
+                    "startupSeconds": 90,
+                    "longestRequestSeconds": 45,
+                },
+                "resources": {"cpu": "2", "memory": "4Gi"},
+            },
         ],
     }
 

@@ -385,3 +385,56 @@ def test_what_was_found_before_an_unknown_value_is_still_said() -> None:
     verdict = rules.judge_object(RULES["gpu-scheduling"], given)
     assert len(verdict.violations) == 1
     assert verdict.unknown == "spec.template.spec.nodeSelector"
+
+
+def as_sidecar(changes: Changes = None) -> dict[str, Any]:
+    """The engine as a native sidecar of an app."""
+    given = deployment()
+    pod = given["spec"]["template"]["spec"]
+    [engine] = pod["containers"]
+    app = {
+        "name": "app",
+        "image": "ghcr.io/acme/rag-api:1.4.2",
+        "ports": [{"name": "app", "containerPort": 8000}],
+        "startupProbe": {"tcpSocket": {"port": "app"}, "periodSeconds": 5, "failureThreshold": 13},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 10}}},
+        "securityContext": engine["securityContext"],
+    }
+    del engine["lifecycle"]
+    pod["initContainers"], pod["containers"] = [{**engine, "restartPolicy": "Always"}], [app]
+    return changed(given, changes)
+
+
+SIDECAR = f"{POD}.initContainers.0"
+
+
+def test_a_good_sidecar_passes_every_rule() -> None:
+    assert rules.judge([as_sidecar(), network_policy(), scaled_object()]) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "place"),
+    [
+        ("probes", {f"{SIDECAR}.startupProbe": ABSENT}, "initContainers[0].startupProbe"),
+        ("probes", {f"{SIDECAR}.livenessProbe.httpGet.path": "/health"}, "initContainers[0].livenessProbe.httpGet"),
+        ("gpu-scheduling", {f"{POD}.tolerations": ABSENT}, "tolerations"),
+        ("image-and-gpu", {f"{SIDECAR}.image": f"{TEI}:turing-1.9.3"}, "initContainers[0].image"),
+        ("engine-settings", {f"{SIDECAR}.workingDir": "/x"}, "initContainers[0].workingDir"),
+        ("service-links", {f"{POD}.enableServiceLinks": ABSENT}, "enableServiceLinks"),
+        ("pod-security", {f"{CONTAINER}.securityContext": ABSENT}, "containers[0].securityContext"),
+        ("budgets", {f"{CONTAINER}.lifecycle": ABSENT}, "containers[0].lifecycle.preStop"),
+        # 60 s of the engine, then 65 s of the app.
+        ("budgets", {"spec.progressDeadlineSeconds": 125}, "progressDeadlineSeconds"),
+    ],
+)
+def test_an_engine_is_found_as_a_native_sidecar(rule: str, changes: dict[str, Any], place: str) -> None:
+    found = said(rule, as_sidecar(changes))
+    assert found, "nothing is said"
+    assert all(place in line for line in found), found
+
+
+def test_an_init_container_that_ends_is_no_engine_that_serves() -> None:
+    # Kubernetes refuses probes there.
+    ends = as_sidecar({f"{SIDECAR}.restartPolicy": ABSENT, f"{SIDECAR}.startupProbe": ABSENT})
+    assert said("probes", ends) == []
+    assert said("budgets", ends) == []

@@ -131,9 +131,9 @@ def _budgets(given: Object) -> Iterable[Finding]:
     grace = pod.spec.get("terminationGracePeriodSeconds", _GRACE_SECONDS)
     # Sidecars start one after the other, and main containers together when all have.
     sidecars = [container.path for container in pod.sidecars()]
-    before = sum(_startup_seconds(container) for container in pod.sidecars())
+    seconds = sum(_startup_seconds(container) for container in pod.sidecars())
+    seconds += max((_startup_seconds(container) for container in pod.main()), default=0)
     for container in containers:
-        seconds = before + (0 if container.path in sidecars else _startup_seconds(container))
         if given["kind"] == "Deployment" and "startupProbe" in container.spec:
             deadline = given.get("spec", {}).get("progressDeadlineSeconds", _PROGRESS_DEADLINE_SECONDS)
             if deadline <= seconds:
