@@ -89,6 +89,7 @@ def test_scaling_waits_for_the_app_as_well() -> None:
     scaled: dict[str, Any] = {"scaling": {"max": 2}, "changes": operated}
     [apart] = made(stack(**scaled)).workloads
     beside = planned(**scaled)
+    assert apart.scaling is not None
     assert beside.scaling.triggers == apart.scaling.triggers
     assert beside.scaling.scale_up_period > apart.scaling.scale_up_period
 
