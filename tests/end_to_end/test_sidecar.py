@@ -98,7 +98,7 @@ def test_an_app_finds_its_engine_on_localhost_and_after_the_switch_in_pods_of_it
     assert again.returncode == 0, again.stdout
 
     before = deployment.pods()
-    deployment.up(stacks.local(requireApiKey=True))
+    deployment.up(stacks.local(requireApiKey=True), KEY)
     [switched] = agreed(deployment).workloads
     assert (switched.url_variable, switched.api_key_variable) == (workload.url_variable, workload.api_key_variable)
     [pod] = deployment.pods().values()
@@ -115,7 +115,7 @@ def test_an_app_finds_its_engine_on_localhost_and_after_the_switch_in_pods_of_it
     eventually(lambda: answer(url) == ANSWER, "the same image answers with the engine of the Service")
 
     # And back: the objects change in place, so nothing of either topology is left beside the other.
-    deployment.up(stacks.local(topology="sidecar", app=APP, requireApiKey=True))
+    deployment.up(stacks.local(topology="sidecar", app=APP, requireApiKey=True), KEY)
     deployments = {found.metadata.name for found in deployment.apps.list_namespaced_deployment(NAMESPACE).items}
     assert deployments == {"embed", "rag-app"}
     url = embedded.publish("sidecar-app", NAMESPACE, workload.service, workload.service_port)

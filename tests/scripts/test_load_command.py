@@ -149,7 +149,7 @@ def test_a_workload_elsewhere_is_reached_through_a_port_forward_with_its_key(
     assert all(f"Authorization: Bearer {KEY}\r\n" in head for head in heads)
     said = capsys.readouterr()
     assert "Load on embed (sentence-transformers/all-MiniLM-L6-v2):" in said.out
-    assert "port-forward: all requests went to one pod of Service embed" in said.out
+    assert "port-forward: all requests went to one pod of service/embed" in said.out
     assert "embed is a stand-in" in said.out
     assert "half of 8 tokens, 95 % of up to 16" in said.out
     assert KEY not in said.out + said.err
@@ -178,7 +178,7 @@ def test_what_a_stack_lacks_is_said_in_one_line(contract: Contract, monkeypatch:
         (several, key, ("--workload", "rerank2"), "got 'rerank2'; allowed: rerank (nearest), embed"),
         (triton, key, (), "runs triton; this checkout can load tei only"),
         (contract, no_key, (), "has no key apiKey"),
-        (contract, key, (), "port-forward to Service embed: no pod is running"),
+        (contract, key, (), "port-forward to service/embed: no pod is running"),
     ):
         with pytest.raises(CommandError) as refused:
             _main(monkeypatch, changed, access, *arguments)

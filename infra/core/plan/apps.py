@@ -53,7 +53,7 @@ def check(workload: TeiWorkload, pool: Pool, refuse: Refuse) -> None:
         refuse(
             "app.gpus",
             app.gpus,
-            f"{node.gpus - 1} or less" if node.gpus > 1 else "0",
+            (f"{node.gpus - 1} or less" if node.gpus > 1 else "0") + ", or a pool with more GPUs per node",
             f"With the engine's the pod asks for {app.gpus + 1} GPUs, and {pool.offer('gpus')} gives a node "
             f"{node.gpus}: it would stay Pending.",
         )
