@@ -92,7 +92,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ("serviceName", "embed.default"),
         ("dtype", "bfloat16"),
         ("engine", "triton"),
-        ("topology", "sidecar"),
+        ("topology", "beside"),
     ],
 )
 def test_a_value_that_no_deployment_can_have_is_refused_where_it_stands(key: str, value: Any) -> None:
