@@ -51,6 +51,14 @@ def test_the_variable_that_names_the_engine_is_the_same_in_both_topologies(
     assert planned(protocol=protocol).app.env[0].value == beside
 
 
+def test_an_app_on_the_port_of_the_engine_keeps_it() -> None:
+    found = planned(app={**APP, "port": 8080})
+    assert found.engine.ports[0].number == 8081
+    assert {variable.name: variable.value for variable in found.engine.env}["PORT"] == "8081"
+    assert found.app is not None
+    assert found.app.env[0].value == "http://localhost:8081"
+
+
 def test_a_name_with_hyphens_becomes_a_variable() -> None:
     given = sidecar(name="local-embed")
     [workload] = made(given).workloads
@@ -142,7 +150,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"image": "ghcr.io/acme/rag-api"}, {}, "app.image", "a version such as 1.4.2"),
     ({"image": "ghcr.io/acme/rag-api:stable"}, {}, "app.image", "a version such as 1.4.2"),
     ({"image": "rag-api:1.4.2"}, {}, "app.image", "a registry host"),
-    ({"port": 8080}, {}, "app.port", "The engine listens on 8080"),
     ({"port": 9000}, {"protocol": "grpc"}, "app.port", "The engine listens on 8080, 9000"),
     ({"port": 80}, {}, "app.port", "1024"),
     ({"env": {"EMBED_URL": "http://elsewhere"}}, {}, "app.env.EMBED_URL", "follows the topology"),

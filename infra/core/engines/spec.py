@@ -99,6 +99,8 @@ class Beside:
     resources: Resources = Resources(0, 0, 0, 0)
     #: Image pull and start of the app, which follow those of the engine.
     ready_seconds: int = 0
+    #: Port of the app.
+    port: int | None = None
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def beside(workload: TeiWorkload, pool: Pool) -> Beside:
     app = app_of(workload)
     if app is None:
         return Beside()
-    return Beside(_resources(app), pool.image_pull_seconds + _startup(app).failure_threshold * _PERIOD_SECONDS)
+    ready = pool.image_pull_seconds + _startup(app).failure_threshold * _PERIOD_SECONDS
+    return Beside(_resources(app), ready, app.port)
 
 
 def app_of(workload: TeiWorkload) -> App | None:

@@ -39,6 +39,8 @@ from infra.core.errors import Refusal, quoted
 from infra.core.settings import Allocatable, TeiWorkload
 
 PORT = 8080
+#: Beside an app that has that port: the containers of a pod share ports.
+OTHER_PORT = 8081
 #: Of images that speak gRPC: they serve /metrics over HTTP on a port of its own.
 PROMETHEUS_PORT = 9000
 CACHE_PATH = "/data"
@@ -165,6 +167,7 @@ class _Planner:
         self.sizing: Sizing | None = None
         self.thresholds: Thresholds | None = None
         self.protocol = self.workload.protocol
+        self.port = OTHER_PORT if request.beside.port == PORT else PORT
         tokens = self.tokens
         #: Longest and usual length of the texts that arrive, in tokens.
         self.longest = (
@@ -856,7 +859,7 @@ class _Planner:
                 "TOKENIZATION_WORKERS": str(workers),
                 # TEI reads HOSTNAME, which Kubernetes sets to the pod's name, as the address to bind.
                 "HOSTNAME": "0.0.0.0",  # noqa: S104 - inside the pod
-                "PORT": str(PORT),
+                "PORT": str(self.port),
                 **({"PROMETHEUS_PORT": str(PROMETHEUS_PORT)} if self.protocol == "grpc" else {}),
                 "HUGGINGFACE_HUB_CACHE": CACHE_PATH,
                 # Upstream's images start with --json-output; said here as well for images that do not.
@@ -875,9 +878,9 @@ class _Planner:
             env=env,
             protocol=self.protocol,
             ports=(
-                (Port("http", PORT),)
+                (Port("http", self.port),)
                 if self.protocol == "http"
-                else (Port("grpc", PORT), Port("metrics", PROMETHEUS_PORT))
+                else (Port("grpc", self.port), Port("metrics", PROMETHEUS_PORT))
             ),
             probes=self.probes(batch_seconds, startup),
             mounts=(
