@@ -28,6 +28,7 @@ def of(name: str) -> Plan:
 
 def tables(plan: Plan) -> list[Table]:
     """The plan as a person reads it."""
+    monitoring = plan.monitoring
     return [
         Table(
             "Pools",
@@ -43,6 +44,25 @@ def tables(plan: Plan) -> list[Table]:
                 )
             ]
             if plan.addons
+            else []
+        ),
+        *(
+            [
+                Table(
+                    "Prometheus",
+                    ("address", "namespace", "labels of ServiceMonitors", "scraped every"),
+                    [
+                        (
+                            monitoring.address,
+                            monitoring.namespace,
+                            ", ".join(f"{key}={value}" for key, value in monitoring.labels.items())
+                            or "none: it takes all",
+                            f"{monitoring.scrape_seconds} s",
+                        )
+                    ],
+                )
+            ]
+            if monitoring
             else []
         ),
         Table(

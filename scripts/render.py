@@ -50,6 +50,12 @@ def _identity(one: dict[str, Any]) -> tuple[str, str, str, str]:
     return one.get("apiVersion", ""), one["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
+def _order(one: dict[str, Any]) -> tuple[bool, str, str, str]:
+    # Resources are registered concurrently, so their order is no fact. Whoever applies them needs Namespaces first.
+    _, kind, namespace, name = _identity(one)
+    return kind != "Namespace", kind, namespace, name
+
+
 def _operators(plan: Plan) -> dict[tuple[str, str, str, str], str]:
     """Operator by object, for all objects of the operators that the plan installs."""
     return {
@@ -83,7 +89,9 @@ def files(plan: Plan) -> dict[str, str]:
     for operator, its in published.items():
         where = f"infra/core/catalogue/addons/{operator}/crds.json"
         notes = [_note(plan.stack), f"Needs the CustomResourceDefinitions of {where}."]
-        rendered[f"addons/{operator}.yaml"] = _commented(notes, "---\n".join(_body(one) for one in its))
+        rendered[f"addons/{operator}.yaml"] = _commented(
+            notes, "---\n".join(_body(one) for one in sorted(its, key=_order))
+        )
     return dict(sorted(rendered.items()))
 
 
@@ -158,7 +166,7 @@ def main() -> int:
             sys.stdout.writelines(lines)
             stale.append(name)
     if stale:
-        raise CommandError(f"manifests/ is not what the program renders: run make render STACK={' '.join(stale)}")
+        raise CommandError(f'manifests/ is not what the program renders: run make render STACK="{" ".join(stale)}"')
     return 0
 
 

@@ -213,7 +213,9 @@ class SecretSource(Section):
     key: Annotated[str, Text("[-._a-zA-Z0-9]+", "letters, digits, -, _ and .", 253)] | None = Field(
         default=None, description="Its key"
     )
-    store_name: ObjectName | None = Field(default=None, description="SecretStore of External Secrets that holds it")
+    store_name: ObjectName | None = Field(
+        default=None, description="Store of External Secrets that holds it; storeKind says which kind"
+    )
     store_kind: Literal["ClusterSecretStore", "SecretStore"] = "ClusterSecretStore"
     remote_key: Printable | None = Field(default=None, description="Its name in the store")
     property: Printable | None = Field(default=None, description="Field of a JSON secret; absent: the whole secret")
@@ -262,9 +264,9 @@ class Monitoring(Section):
     pod_labels: Labels = Field(
         default_factory=dict, description="Labels of its pods; only with addons.prometheus: existing"
     )
-    labels: Labels = Field(
-        default_factory=dict,
-        description="Labels by which it selects ServiceMonitors; only with addons.prometheus: existing",
+    labels: Labels | None = Field(
+        default=None,
+        description="By which it selects ServiceMonitors, {}: it takes all; only with addons.prometheus: existing",
     )
     scrape_seconds: int = Field(default=15, ge=5, le=60, description="How often engines are scraped")
 

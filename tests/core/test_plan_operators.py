@@ -42,8 +42,10 @@ def test_an_existing_operator_is_not_installed() -> None:
     assert planned.scaling.server_address == "http://prom.monitoring.svc:9090"
 
 
-def test_an_existing_prometheus_without_an_address_is_refused() -> None:
+def test_an_existing_prometheus_without_address_and_labels_is_refused_in_one_go() -> None:
     given = scaled(changes={"addons": {"keda": "existing", "prometheus": "existing"}})
+    # Without the labels that it selects by, no engine would be scraped and nobody would say so.
+    assert "release" in refused_at(given, "monitoring.labels")
     assert "http://prometheus.monitoring.svc" in refused_at(given, "monitoring.address")
 
 
@@ -201,7 +203,7 @@ def test_the_size_of_a_batch_can_be_said_and_moves_the_threshold() -> None:
 def test_named_clients_need_a_named_prometheus() -> None:
     changes = {
         "addons": {"prometheus": "existing"},
-        "monitoring": {"address": "http://prom.monitoring.svc:9090"},
+        "monitoring": {"address": "http://prom.monitoring.svc:9090", "labels": {}},
     }
     assert refused(stack(changes=changes)) == []
     line = refused_at(stack(changes=changes, clients=[{"namespace": "rag"}]), "monitoring.namespace")

@@ -92,7 +92,7 @@ def test_an_app_takes_as_long_as_its_engine_unless_it_says_otherwise() -> None:
 def test_scaling_waits_for_the_app_as_well() -> None:
     operated: dict[str, Any] = {
         "addons": {"keda": "existing", "prometheus": "existing"},
-        "monitoring": {"address": "http://prometheus.monitoring.svc:9090"},
+        "monitoring": {"address": "http://prometheus.monitoring.svc:9090", "labels": {}},
     }
     scaled: dict[str, Any] = {"scaling": {"max": 2}, "changes": operated}
     [apart] = made(stack(**scaled)).workloads

@@ -23,7 +23,7 @@ def planned(**of_each_workload: Any) -> Plan:
     stack = copy.deepcopy(stacks.committed("local"))
     # Thousands of lines that no test here looks at.
     stack["addons"] = {"prometheus": "existing", "keda": "existing"}
-    stack["monitoring"].update(address=PROMETHEUS, namespace="monitoring")
+    stack["monitoring"].update(address=PROMETHEUS, namespace="monitoring", labels={})
     for workload in stack["serving"]:
         workload.update(of_each_workload)
     return plan.make(settings.load(stack), name="local", secrets=KEYS)

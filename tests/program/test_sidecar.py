@@ -26,7 +26,11 @@ def planned(app: dict[str, Any] | None = None, *, scaled: bool = False, **change
         del stack["serving"][0]["replicas"]
         stack["serving"][0]["scaling"] = {"max": 2}
         stack["addons"] = {"keda": "existing", "prometheus": "existing"}
-        stack["monitoring"] = {"address": "http://prometheus.monitoring.svc:9090", "namespace": "monitoring"}
+        stack["monitoring"] = {
+            "address": "http://prometheus.monitoring.svc:9090",
+            "namespace": "monitoring",
+            "labels": {},
+        }
     return plan.make(settings.load(stack), name="local", secrets={"apiKey"})
 
 

@@ -260,6 +260,17 @@ class _Planner:
             return None
         refs = tuple(variable.secret for variable in engine.env if variable.secret)
         keys = tuple(ref.key for ref in refs if ref.made)
+        reasons += [
+            Reason(
+                "secret",
+                f"{ref.secret}, key {ref.key}",
+                "made from secret configuration" if ref.made else "has to be there, or External Secrets makes it",
+            )
+            for ref in refs
+        ]
+        if pool.settings.image_pull_seconds is None:
+            why = "assumed; a replica counts as ready after it, nodePools[].imagePullSeconds says another"
+            reasons.append(Reason("imagePull", f"{pool.image_pull_seconds} s", why))
         budgets = _budgets(engine, app, workload, most, pool.image_pull_seconds, reasons=reasons)
         reasons.append(Reason("client", f"{client.url_variable}={client.url}", _why_client(workload, app)))
         return Workload(
@@ -339,6 +350,12 @@ class _Planner:
             reasons.append(Reason("clients", "whoever reaches the pods", "name them, and nobody else gets through"))
             return None
         here = self.stack.namespace.name
+        named = ", ".join(
+            f"{client.namespace or here}: "
+            + (", ".join(f"{k}={v}" for k, v in client.pod_labels.items()) or "every pod")
+            for client in workload.clients
+        )
+        reasons.append(Reason("clients", named or "none", "NetworkPolicy; Prometheus gets through as well"))
         return tuple(PlannedClient(client.namespace or here, dict(client.pod_labels)) for client in workload.clients)
 
     def _known_models(self, given: str) -> str:

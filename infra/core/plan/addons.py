@@ -52,7 +52,7 @@ def monitoring(stack: Stack, refusals: list[Refusal]) -> PlannedMonitoring | Non
         "address": given.address,
         "namespace": given.namespace,
         "podLabels": given.pod_labels or None,
-        "labels": given.labels or None,
+        "labels": given.labels,
     }
 
     def refuse(key: str, value: object, allowed: str, why: str) -> None:
@@ -67,12 +67,15 @@ def monitoring(stack: Stack, refusals: list[Refusal]) -> PlannedMonitoring | Non
             return None
         namespace = catalogue.addons()["prometheus"].namespace
         return PlannedMonitoring(_ADDRESS, namespace, dict(_POD_LABELS), dict(_LABELS), given.scrape_seconds)
+    if given.labels is None:
+        why = "It takes the ServiceMonitors that have its labels; of kube-prometheus-stack that is the release."
+        refuse("labels", None, "such as {release: kube-prometheus-stack}, or {} where it takes all", why)
+    if given.namespace is None and (closed := [at for at, one in enumerate(stack.serving) if one.clients is not None]):
+        why = f"serving[{closed[0]}].clients lets nobody else in, so that Prometheus has to be named as well."
+        refuse("namespace", None, "the namespace of its pods", why)
     if given.address is None:
         why = "stack.addons.prometheus is existing, and KEDA and the smoke test ask it."
         refuse("address", None, f"its URL inside the cluster, such as {_ADDRESS}", why)
         return None
-    if given.namespace is None and (closed := [at for at, one in enumerate(stack.serving) if one.clients is not None]):
-        why = f"serving[{closed[0]}].clients lets nobody else in, so that Prometheus has to be named as well."
-        refuse("namespace", None, "the namespace of its pods", why)
-    pods, labels = dict(given.pod_labels), dict(given.labels)
+    pods, labels = dict(given.pod_labels), dict(given.labels or {})
     return PlannedMonitoring(given.address, given.namespace, pods, labels, given.scrape_seconds)

@@ -63,7 +63,11 @@ def thresholds(
     if given.queue_threshold is None:
         because("scaling.queueThreshold", planned.queue_threshold, f"waiting texts per replica: {planned.why}")
     if given.overload_per_second is None:
-        because("scaling.overloadPerSecond", planned.overload_per_second, "1 % of what a replica does is refused")
+        because(
+            "scaling.overloadPerSecond",
+            planned.overload_per_second,
+            "refused requests per replica: 1 % of the texts/s that its batches do at the least",
+        )
     if given.scale_up_period_seconds is None:
         why = f"a replica is ready after {pace.ready_seconds} s; more asked for before would be too many"
         because("scaling.scaleUpPeriodSeconds", f"{min(planned.scale_up_period_seconds, _LONGEST_PERIOD)} s", why)
