@@ -213,7 +213,7 @@ def test_prometheus_is_reached_through_a_port_forward_to_its_service(
     with monitoring.opened(_contract(), cluster.access) as reached:
         assert reached is not None
         assert reached.reached() == "answers, and has 7 targets"
-    assert asked == [("monitoring", "prometheus-operated", 9090)]
+    assert asked == [("monitoring", "service/prometheus-operated", 9090)]
 
 
 def test_a_stack_that_nobody_scrapes_has_no_prometheus(cluster: Cluster) -> None:
