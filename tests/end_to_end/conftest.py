@@ -1,9 +1,6 @@
 """One embedded cluster for all end-to-end tests, apart from the one of `make up`."""
 
 import contextlib
-import shutil
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from local import cluster, images, pulumi_host, toolchain
 from local.cluster import Cluster
 from local.paths import CHECKOUT, state_dir
 from local.report import PlainReporter
-from tests.end_to_end.deployment import STACK, Deployment
+from tests.end_to_end.deployment import IMAGES, Deployment, stack_of
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +24,7 @@ def embedded(programs: dict[str, Path]) -> Iterator[Cluster]:
     """A running cluster that is gone afterwards, whatever happens."""
     running = Cluster(state_dir() / "e2e" / "cluster", cluster.cluster_id(CHECKOUT / "tests" / "end_to_end"))
     try:
-        running.up(PlainReporter(), programs, images.ensure(PlainReporter()))
+        running.up(PlainReporter(), programs, images.ensure(PlainReporter(), only=IMAGES))
         yield running
     finally:
         running.down(PlainReporter())
@@ -54,17 +51,5 @@ def environment(
 @pytest.fixture
 def deployment(environment: dict[str, str], tmp_path: Path) -> Iterator[Deployment]:
     """A stack that does not exist yet, and that is destroyed afterwards."""
-    made = Deployment(tmp_path, environment)
-    done = made.pulumi("stack", "init", stack_file=False)
-    assert done.returncode == 0, done.stdout
-    # The CLI writes the new stack's salt beside the committed stack files; the test keeps it in its own.
-    shutil.move(CHECKOUT / "stacks" / f"Pulumi.{STACK}.yaml", made.config_file)
-    try:
+    with stack_of(Deployment(tmp_path, environment)) as made:
         yield made
-    finally:
-        started = time.monotonic()
-        done = made.pulumi("destroy", "--yes", "--skip-preview")
-        removed = made.pulumi("stack", "rm", "--yes", stack_file=False)
-        print(f"{STACK} destroyed in {time.monotonic() - started:.0f} s", file=sys.stderr)
-        assert done.returncode == 0, done.stdout
-        assert removed.returncode == 0, removed.stdout

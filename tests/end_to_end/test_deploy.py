@@ -5,8 +5,6 @@ import copy
 import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import pytest
 import requests
 from kubernetes.client import ApiException
 
-from infra.core import contract, plan, settings
+from infra.core import plan, settings
 from local.cluster import Cluster
 from tests import stacks
-from tests.end_to_end.deployment import Deployment
+from tests.end_to_end.deployment import Deployment, eventually
 from tests.program.test_deploy import deployed
 
 pytestmark = pytest.mark.cluster
@@ -28,15 +26,6 @@ OTHER_MODEL = "BAAI/bge-small-en-v1.5"
 OTHER: dict[str, Any] = {"model": OTHER_MODEL, "maxConcurrentRequests": 8}
 #: Two GPUs, two replicas: there is none to spare.
 FULL = {"replicas": 2}
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Waits for an event in the cluster; fails by saying what did not happen."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            pytest.fail(f"did not happen within {seconds:.0f} s: {what}")
-        time.sleep(0.2)
 
 
 def test_a_second_up_changes_nothing_and_destroy_leaves_nothing(deployment: Deployment) -> None:
@@ -78,7 +67,7 @@ def test_pods_are_replaced_for_model_budget_and_secret_but_not_for_a_label(
         assert not set(now) & set(pods), f"the {what} changed, so every pod is a new one"
         pods = now
 
-    [workload] = contract.read(json.loads(deployment.read("stack", "output", "--json"))["contract"]).workloads
+    [workload] = deployment.workloads().values()
     assert workload.api_key_secret is not None
     stored = deployment.core.read_namespaced_secret(workload.api_key_secret, NAMESPACE)
     assert base64.b64decode(stored.data["apiKey"]).decode() == "key-number-two-for-tests"

@@ -14,8 +14,8 @@ from scripts.access import Access
 from scripts.smoke.results import Status
 from scripts.smoke.run import test as smoke_test
 from tests import stacks
-from tests.end_to_end.deployment import Deployment
-from tests.end_to_end.test_deploy import NAMESPACE, eventually
+from tests.end_to_end.deployment import Deployment, eventually
+from tests.end_to_end.test_deploy import NAMESPACE
 
 pytestmark = pytest.mark.cluster
 
