@@ -72,7 +72,7 @@ def tables(plan: Plan) -> list[Table]:
                 (
                     workload.name,
                     f"{workload.engine.engine} {workload.engine.version}{' (stand-in)' if workload.stand_in else ''}",
-                    workload.model.id,
+                    ", ".join(model.id for model in workload.engine.models),
                     workload.pool,
                     _replicas(workload),
                     workload.max_replicas * workload.pod_resources.gpus,
@@ -103,11 +103,12 @@ def _of(workload: Workload) -> Iterator[Table]:
 
 def _comparison(workload: Workload, capacity: Capacity) -> str | None:
     """The command that compares all GPUs for the same need; it knows the models of the catalogue only."""
-    if workload.model.id not in catalogue.models():
+    [model] = workload.engine.models
+    if model.id not in catalogue.models():
         return None
     need = capacity.need
     values = {
-        "model": workload.model.id,
+        "model": model.id,
         **need["tokens"],
         "docs-per-second": need.get("documentsPerSecond"),
         "docs-per-month": need.get("documentsPerMonth"),
@@ -122,6 +123,13 @@ def _short(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _models(workload: Workload) -> dict[str, object]:
+    models = workload.engine.models
+    if len(models) == 1:
+        return {"model": models[0].id, "revision": models[0].revision or "that of the engine's release"}
+    return {f"models.{model.client_name}": f"{model.id} {model.revision or ''}".strip() for model in models}
+
+
 def _replicas(workload: Workload) -> object:
     return f"{workload.replicas} to {workload.max_replicas}" if workload.scaling else workload.replicas
 
@@ -133,8 +141,7 @@ def _rows(workload: Workload) -> list[tuple[object, ...]]:
     values: dict[str, object] = {
         "topology": workload.topology,
         "image": workload.image,
-        "model": workload.model.id,
-        "revision": workload.model.revision,
+        **_models(workload),
         "gpus": f"{workload.pod_resources.gpus} x {workload.gpu} per pod" if workload.gpu else "none: CPU",
         "replicas": _replicas(workload),
         "service": workload.service,

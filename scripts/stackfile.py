@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from infra.core.engines.tei import API_KEY_SECRET, HUB_TOKEN_SECRET
+from infra.core.credentials import CONFIG_KEYS
 from infra.core.errors import Refusal, RefusedError
 from local.paths import CHECKOUT
 from scripts.command import CommandError
@@ -17,7 +17,7 @@ from scripts.command import CommandError
 FOLDER = CHECKOUT / "stacks"
 PROJECT = "embedding-serving"
 _STACK = f"{PROJECT}:stack"
-_SECRETS = tuple(f"{PROJECT}:{key}" for key in (API_KEY_SECRET, HUB_TOKEN_SECRET))
+_SECRETS = tuple(f"{PROJECT}:{key}" for key in CONFIG_KEYS)
 #: Likeness at which a key of another namespace is taken for a mistyped one of ours.
 _ALIKE = 0.85
 #: What is given for the name of a stack when a shell completes the name of its file.

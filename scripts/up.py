@@ -99,7 +99,7 @@ def workloads_table(contract: Contract, urls: Mapping[str, str]) -> Table:
                 workload.name,
                 f"{workload.engine} {workload.version}",
                 workload.stand_in,
-                workload.client_model,
+                workload.model.client_name,
                 f"{workload.replicas} to {workload.max_replicas}" if workload.scaling else workload.replicas,
                 f"{workload.gpu} (simulated)" if workload.gpu and workload.stand_in else workload.gpu,
                 _shown_url(workload, urls.get(workload.name)),
@@ -117,11 +117,11 @@ def _shown_url(workload: WorkloadContract, url: str | None) -> str | None:
 def curl(workload: WorkloadContract, url: str) -> str:
     """A line that a person can paste. A key is read by that line, and is on no argument list."""
     path, body = {
-        ModelKind.EMBEDDING: ("/v1/embeddings", f'{{"model": "{workload.client_model}", "input": "hello"}}'),
+        ModelKind.EMBEDDING: ("/v1/embeddings", f'{{"model": "{workload.model.client_name}", "input": "hello"}}'),
         ModelKind.SPARSE: ("/embed_sparse", '{"inputs": "hello"}'),
         ModelKind.RERANKER: ("/rerank", '{"query": "hello", "texts": ["good morning", "bananas"]}'),
         ModelKind.CLASSIFIER: ("/predict", '{"inputs": "hello"}'),
-    }[ModelKind(workload.kind)]
+    }[ModelKind(workload.model.kind)]
     line = f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body}'"
     if workload.api_key_secret is None:
         return line

@@ -7,7 +7,20 @@ from typing import Any
 from infra.core.plan import SERVICE_PORT, Plan, PlannedScaling, Workload
 
 #: Raised when a field changes its meaning, so that a reader of another version says so instead of misreading.
-VERSION = 3
+VERSION = 4
+
+
+@dataclass(frozen=True)
+class ModelContract:
+    """A model as clients ask for it."""
+
+    id: str
+    #: None: the engine's release decides.
+    revision: str | None
+    #: What clients name it.
+    client_name: str
+    kind: str
+    dimension: int | None
 
 
 @dataclass(frozen=True)
@@ -26,11 +39,7 @@ class WorkloadContract:
     #: Container of the engine in its pods.
     container: str
     gpu: str | None
-    model: str
-    revision: str
-    client_model: str
-    kind: str
-    dimension: int | None
+    models: tuple[ModelContract, ...]
     openai_api: bool
     #: Secret and key that hold the API key; None when clients need none.
     api_key_secret: str | None
@@ -63,6 +72,11 @@ class WorkloadContract:
     metrics_path: str
     limits: dict[str, Any]
     budgets: dict[str, int]
+
+    @property
+    def model(self) -> ModelContract:
+        """The model of an engine that serves one; of others the first."""
+        return self.models[0]
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,10 @@ def read(output: object) -> Contract:
             "run pulumi up from this checkout first"
         )
     try:
-        workloads = tuple(WorkloadContract(**workload) for workload in output["workloads"])
+        workloads = tuple(
+            WorkloadContract(**{**workload, "models": tuple(ModelContract(**model) for model in workload["models"])})
+            for workload in output["workloads"]
+        )
         return Contract(**{**output, "workloads": workloads, "addons": tuple(output["addons"])})
     except (KeyError, TypeError) as error:
         # The version is raised by hand, so a field may be missing without it.
@@ -136,7 +153,8 @@ def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
     numbers = {port.name: port.number for port in engine.ports}
     forwarded = engine.ports[0].number if app else SERVICE_PORT
     # Over HTTP both are one port.
-    metrics = forwarded if engine.metrics.port == engine.ports[0].name else numbers[engine.metrics.port]
+    own = engine.metrics[0]
+    metrics = forwarded if own.port == engine.ports[0].name else numbers[own.port]
     return WorkloadContract(
         name=workload.name,
         engine=engine.engine,
@@ -147,11 +165,16 @@ def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
         image=workload.image,
         container=engine.engine,
         gpu=workload.gpu,
-        model=workload.model.id,
-        revision=workload.model.revision,
-        client_model=engine.api.model_name,
-        kind=workload.model.kind,
-        dimension=workload.model.dimension,
+        models=tuple(
+            ModelContract(
+                id=model.id,
+                revision=model.revision,
+                client_name=model.client_name,
+                kind=model.kind,
+                dimension=model.dimension,
+            )
+            for model in engine.models
+        ),
         openai_api=engine.api.openai,
         api_key_secret=key.secret if key else None,
         api_key_secret_key=key.key if key else None,
@@ -171,8 +194,8 @@ def _workload(plan: Plan, workload: Workload) -> WorkloadContract:
         protocol=engine.protocol,
         top_k=workload.top_k,
         scaling=_scaling(workload.scaling) if workload.scaling else None,
-        metrics_port=workload.metrics_port,
-        metrics_path=engine.metrics.path,
+        metrics_port=workload.metrics_ports[0],
+        metrics_path=own.path,
         limits=asdict(engine.limits),
         budgets=asdict(workload.budgets),
     )

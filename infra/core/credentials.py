@@ -6,6 +6,9 @@ written by hand too (`infra.core.rules.pods`).
 
 import re
 
+#: Secret config keys that a stack may set; sources of other kinds have the same names below `stack.secrets`.
+API_KEY, HUB_TOKEN, NGC_KEY = CONFIG_KEYS = ("apiKey", "huggingFaceToken", "ngcApiKey")
+
 #: The end of a key or of an environment variable that names a credential, in any case: huggingFaceToken, NGC_API_KEY.
 #: Plurals are no credentials: MAX_BATCH_TOKENS counts tokens of text.
 NAME = re.compile(r"(token|api_?key|passwo?r?d|secret|(secret|access|private)_?key|credentials?)$", re.IGNORECASE)

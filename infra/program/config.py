@@ -2,11 +2,8 @@
 
 import pulumi
 
-from infra.core.engines.tei import API_KEY_SECRET, HUB_TOKEN_SECRET
+from infra.core.credentials import CONFIG_KEYS
 from infra.core.errors import Refusal, RefusedError
-
-#: Secret config keys that a stack may set.
-SECRET_KEYS = (API_KEY_SECRET, HUB_TOKEN_SECRET)
 
 
 def read() -> tuple[object, dict[str, pulumi.Output[str]]]:
@@ -18,7 +15,7 @@ def read() -> tuple[object, dict[str, pulumi.Output[str]]]:
     config = pulumi.Config()
     refusals = []
     secrets = {}
-    for key in SECRET_KEYS:
+    for key in CONFIG_KEYS:
         value = config.get(key)
         if value is None:
             continue
@@ -27,7 +24,7 @@ def read() -> tuple[object, dict[str, pulumi.Output[str]]]:
         if not pulumi.runtime.is_config_secret(path):
             refusals.append(Refusal(path, "a value in plain text", "an encrypted value", again))
         elif not value or value != value.strip():
-            why = "TEI compares keys byte by byte, so that every call would be answered with 401. "
+            why = "Keys are compared byte by byte: nobody would be let in. "
             refusals.append(
                 Refusal(path, "an empty value or white space around it", "the bare key on one line", why + again)
             )

@@ -128,12 +128,12 @@ def _target(arguments: argparse.Namespace, tokens: TokenLengths) -> Iterator[tup
         url, note = way
         target = Target(
             url,
-            ModelKind(workload.kind),
-            workload.client_model,
+            ModelKind(workload.model.kind),
+            workload.model.client_name,
             texts=arguments.texts,
             tokens=tokens,
             api_key=key,
-            dimension=workload.dimension,
+            dimension=workload.model.dimension,
             timeout_seconds=longest if arguments.timeout is None else arguments.timeout,
             requests_per_connection=arguments.requests_per_connection,
         )
@@ -143,7 +143,7 @@ def _target(arguments: argparse.Namespace, tokens: TokenLengths) -> Iterator[tup
                 f"{workload.name} is a stand-in that computes on the CPU: its times say nothing about the real engine "
                 "or a GPU."
             )
-        yield target, f"{workload.name} ({workload.client_model})", notes
+        yield target, f"{workload.name} ({workload.model.client_name})", notes
 
 
 def _workload(contract: Contract, name: str | None) -> WorkloadContract:

@@ -49,12 +49,12 @@ def dimension_and_norm(vector: Sequence[float], workload: WorkloadContract) -> s
             f"the L2 norm is {norm:.4f}, not 1",
             "vectors without norm 1 break indexes that use the dot product; check the model's files and dtype",
         )
-    if workload.dimension is None:
+    if workload.model.dimension is None:
         raise NotProvenError(f"norm 1; {len(vector)} dimensions, and the contract does not say how many are right")
-    if len(vector) != workload.dimension:
+    if len(vector) != workload.model.dimension:
         raise UnmetError(
-            f"{len(vector)} dimensions, the contract says {workload.dimension}",
-            f"the engine serves another model than {workload.model}, or the stack file has a wrong dimension",
+            f"{len(vector)} dimensions, the contract says {workload.model.dimension}",
+            f"the engine serves another model than {workload.model.id}, or the stack file has a wrong dimension",
         )
     return f"{len(vector)} dimensions, L2 norm {norm:.4f}"
 
@@ -76,7 +76,7 @@ def meaning(question: Sequence[float], similar: Sequence[float], unrelated: Sequ
 def order(ranks: Sequence[tuple[int, float]], asked: str, workload: WorkloadContract, logs: str) -> str:
     """That index and score of each of TEXTS came, the one that answers QUERY first. Raises UnmetError."""
     if sorted(index for index, _ in ranks) != list(range(len(TEXTS))):
-        raise UnmetError(f"{asked}: not one score per text", f"is {workload.model} a reranker? {logs}")
+        raise UnmetError(f"{asked}: not one score per text", f"is {workload.model.id} a reranker? {logs}")
     scores = [score for _, score in ranks]
     if not all(math.isfinite(score) for score in scores) or scores != sorted(scores, reverse=True):
         raise UnmetError(f"{asked}: scores {scores} are not sorted, best first", f"read {logs}")

@@ -37,7 +37,7 @@ class NimService(HttpService):
         return [
             Check("health", self.health),
             Check("model name", self.model_name),
-            *kinds[ModelKind(self.workload.kind)],
+            *kinds[ModelKind(self.workload.model.kind)],
             Check("metrics", self.metrics),
         ]
 
@@ -57,12 +57,12 @@ class NimService(HttpService):
         told = self._json(self._get("/v1/models", key=None), "/v1/models")
         rows = told.get("data") if isinstance(told, Mapping) else None
         served = [row.get("id") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-        if self.workload.client_model not in served:
+        if self.workload.model.client_name not in served:
             raise UnmetError(
-                f"the served models are {served}, the contract says {self.workload.client_model!r}",
+                f"the served models are {served}, the contract says {self.workload.model.client_name!r}",
                 "run pulumi up, so that the pods get image and servedModelName of the stack file",
             )
-        return f"{self.workload.client_model} is served"
+        return f"{self.workload.model.client_name} is served"
 
     def query_and_passage(self) -> str:
         """A text has one vector as a query and another as a passage, both of the right length."""
@@ -73,13 +73,13 @@ class NimService(HttpService):
         if query == passage:
             raise UnmetError(
                 "a text has the same vector as a query and as a passage",
-                f"input_type does nothing: is {self.workload.model} served, or another model? {self._logs}",
+                f"input_type does nothing: is {self.workload.model.id} served, or another model? {self._logs}",
             )
         return f"{found}, another vector for a passage"
 
     def input_type(self) -> str:
         """Clients that were written for OpenAI's API forget it, and have to be told."""
-        body = {"model": self.workload.client_model, "input": [answers.QUESTION]}
+        body = {"model": self.workload.model.client_name, "input": [answers.QUESTION]}
         answer = self._post(_EMBEDDINGS, body)
         if answer.status_code != 400 or _ASYMMETRIC not in answer.text:
             raise UnmetError(
@@ -99,7 +99,7 @@ class NimService(HttpService):
         # Half of the time that all imports take, and Ctrl-C has to wait for it: no other command needs it.
         import openai  # noqa: PLC0415
 
-        model = self.workload.client_model
+        model = self.workload.model.client_name
         client = openai.OpenAI(
             base_url=f"{self._url}/v1",
             # The client wants a key; a NIM does not.
@@ -122,7 +122,7 @@ class NimService(HttpService):
         finally:
             client.close()
         lengths = {len(item.embedding) for item in (*by_field, *by_name)}
-        if self.workload.dimension and lengths != {self.workload.dimension}:
+        if self.workload.model.dimension and lengths != {self.workload.model.dimension}:
             raise UnmetError(f"vectors of {sorted(lengths)} dimensions", f"read {self._logs}")
         return f"embeddings.create works with extra_body input_type and with model {model}-{_QUERY}"
 
@@ -141,7 +141,7 @@ class NimService(HttpService):
                 f"metrics are on port {self.workload.metrics_port}, which the Service does not publish"
             )
         before = self._samples()
-        if ModelKind(self.workload.kind) is ModelKind.RERANKER:
+        if ModelKind(self.workload.model.kind) is ModelKind.RERANKER:
             self._json(self._post(_RANKING, self._ranking()), _RANKING)
         else:
             self._embed([answers.QUESTION], _QUERY)
@@ -163,13 +163,13 @@ class NimService(HttpService):
 
     def _ranking(self) -> dict[str, Any]:
         return {
-            "model": self.workload.client_model,
+            "model": self.workload.model.client_name,
             "query": {"text": answers.QUERY},
             "passages": [{"text": text} for text in answers.TEXTS],
         }
 
     def _embed(self, texts: list[str], input_type: str) -> list[list[float]]:
-        body = {"model": self.workload.client_model, "input": texts, "input_type": input_type}
+        body = {"model": self.workload.model.client_name, "input": texts, "input_type": input_type}
         told = self._json(self._post(_EMBEDDINGS, body), _EMBEDDINGS)
         rows = told.get("data") if isinstance(told, Mapping) else None
         found = [row.get("embedding") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []

@@ -61,7 +61,7 @@ class Burst:
         self._url = url.rstrip("/")
         self._key = api_key
         self._states = states
-        self._kind = ModelKind(workload.kind)
+        self._kind = ModelKind(workload.model.kind)
         self._places: int = workload.limits["max_concurrent_requests"]
         self._timeout = workload.budgets["longest_request"] + _EXTRA_SECONDS
         self._logs = f"kubectl -n {workload.namespace} logs deployment/{workload.deployment}"

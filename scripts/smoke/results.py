@@ -179,7 +179,7 @@ class Report:
                     "version": tested.workload.version,
                     "stand_in": tested.workload.stand_in,
                     "gpu": tested.workload.gpu,
-                    "model": tested.workload.model,
+                    "model": tested.workload.model.id,
                     "checks": [asdict(result) for result in tested.results],
                 }
                 for tested in self.workloads

@@ -28,7 +28,7 @@ class TeiService(HttpService):
             ModelKind.RERANKER: [Check("order of texts", self.order)],
             ModelKind.CLASSIFIER: [Check("classes", self.classes)],
         }
-        checks = [Check("health", self.health), Check("info", self.info), *kinds[ModelKind(self.workload.kind)]]
+        checks = [Check("health", self.health), Check("info", self.info), *kinds[ModelKind(self.workload.model.kind)]]
         if self.workload.openai_api:
             checks.append(Check("openai client", self.openai_client))
         checks += [Check("batch limit", self.batch_limit), Check("metrics", self.metrics)]
@@ -51,8 +51,8 @@ class TeiService(HttpService):
         answer = self._get("/info", key=self._key)
         limits = self.workload.limits
         expected = {
-            "model_id": self.workload.model,
-            "served_model_name": self.workload.client_model,
+            "model_id": self.workload.model.id,
+            "served_model_name": self.workload.model.client_name,
             "version": self.workload.version,
             "max_input_length": limits["max_input_tokens"],
             "max_batch_tokens": limits["max_batch_tokens"],
@@ -66,7 +66,7 @@ class TeiService(HttpService):
                 f"GET /info: {shown(answer)}", f"is the Service {self.workload.service} a TEI? {self._logs}"
             )
         answers.as_planned(told, expected)
-        return f"{self.workload.model}, TEI {self.workload.version}, and all limits as planned"
+        return f"{self.workload.model.id}, TEI {self.workload.version}, and all limits as planned"
 
     def vector(self) -> str:
         """Length of the vector, and that it is normalised."""
@@ -114,7 +114,7 @@ class TeiService(HttpService):
             max_retries=3,
             http_client=openai.DefaultHttpxClient(trust_env=False),
         )
-        model = self.workload.client_model
+        model = self.workload.model.client_name
         try:
             answer = client.embeddings.create(model=model, input=[answers.QUESTION, answers.SIMILAR])
         except openai.APIStatusError as error:
@@ -132,7 +132,7 @@ class TeiService(HttpService):
                 "run pulumi up, so that the pods get servedModelName of the stack file",
             )
         lengths = {len(item.embedding) for item in answer.data}
-        if len(answer.data) != 2 or (self.workload.dimension and lengths != {self.workload.dimension}):
+        if len(answer.data) != 2 or (self.workload.model.dimension and lengths != {self.workload.model.dimension}):
             raise UnmetError(
                 f"{len(answer.data)} vectors of {sorted(lengths)} dimensions for 2 texts", f"read {self._logs}"
             )
@@ -228,11 +228,11 @@ class TeiService(HttpService):
             ModelKind.SPARSE: "/embed_sparse",
             ModelKind.RERANKER: "/rerank",
             ModelKind.CLASSIFIER: "/predict",
-        }[ModelKind(self.workload.kind)]
+        }[ModelKind(self.workload.model.kind)]
 
     def _batch(self, size: int) -> dict[str, Any]:
         texts = [f"text {number}" for number in range(size)]
-        match ModelKind(self.workload.kind):
+        match ModelKind(self.workload.model.kind):
             case ModelKind.RERANKER:
                 return {"query": answers.QUERY, "texts": texts}
             case ModelKind.CLASSIFIER:

@@ -164,7 +164,7 @@ class TeiGrpcService:
         self._key = api_key
         self._metrics_url = metrics_url
         self._timeout = workload.budgets["longest_request"] + _EXTRA_SECONDS
-        self._kind = ModelKind(workload.kind)
+        self._kind = ModelKind(workload.model.kind)
         self._logs = f"kubectl -n {workload.namespace} logs deployment/{workload.deployment}"
 
     def checks(self) -> list[Check]:
@@ -202,14 +202,14 @@ class TeiGrpcService:
         limits = self.workload.limits
         expected = Info(
             version=self.workload.version,
-            model_id=self.workload.model,
+            model_id=self.workload.model.id,
             max_concurrent_requests=limits["max_concurrent_requests"],
             max_input_length=limits["max_input_tokens"],
             max_batch_tokens=limits["max_batch_tokens"],
             max_client_batch_size=limits["max_client_batch_size"],
         )
         answers.as_planned(asdict(told), asdict(expected))
-        return f"{self.workload.model}, TEI {self.workload.version}, and the limits as planned"
+        return f"{self.workload.model.id}, TEI {self.workload.version}, and the limits as planned"
 
     def vector(self) -> str:
         """Length of the vector, and that it is normalised."""

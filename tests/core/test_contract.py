@@ -29,12 +29,8 @@ def test_a_contract_is_read_back_as_it_was_written(given_stack: dict[str, Any]) 
 def test_the_contract_says_how_to_reach_and_test_a_workload() -> None:
     [found] = contract.of(made(stack(servedModelName="embeddings", serviceName="vectors"))).workloads
     assert found.url == "http://vectors.embedding-serving.svc.cluster.local:80"
-    assert (found.client_model, found.kind, found.dimension, found.openai_api) == (
-        "embeddings",
-        "embedding",
-        1024,
-        True,
-    )
+    assert (found.model.client_name, found.model.kind, found.model.dimension) == ("embeddings", "embedding", 1024)
+    assert found.openai_api
     assert found.limits["max_client_batch_size"] == 32
     assert not found.stand_in
 
@@ -48,7 +44,7 @@ def test_the_selector_of_the_contract_is_that_of_the_plan() -> None:
 
 def test_a_reranker_has_no_openai_api_and_no_dimension() -> None:
     [found] = contract.of(made(stack(model="BAAI/bge-reranker-large"))).workloads
-    assert (found.kind, found.dimension, found.openai_api) == ("reranker", None, False)
+    assert (found.model.kind, found.model.dimension, found.openai_api) == ("reranker", None, False)
 
 
 def test_the_contract_names_the_secret_and_key_of_the_api_key() -> None:

@@ -62,6 +62,7 @@ def _full() -> dict[str, Any]:
                 "remoteKey": "rag/hf",
                 "property": "token",
             },
+            "ngcApiKey": {"secretName": "ngc", "key": "NGC_API_KEY"},
         },
         "images": {"mirrors": {"ghcr.io": "registry.acme.com/ghcr"}, "pullSecrets": ["registry"]},
         "models": [
@@ -161,6 +162,18 @@ def _full() -> dict[str, Any]:
                     "longestRequestSeconds": 45,
                 },
                 "resources": {"cpu": "2", "memory": "4Gi"},
+            },
+            {
+                "name": "nemotron",
+                "engine": "nim",
+                "model": "nvidia/nemotron-3-embed-1b",
+                "pool": "l4",
+                "version": "2.2.2",
+                "weights": "ngc",
+                "maxBatchSize": 16,
+                "maxQueueSize": 64,
+                "performance": "latency",
+                "startupSeconds": 2400,
             },
         ],
     }

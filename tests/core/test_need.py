@@ -330,7 +330,7 @@ def test_a_planned_need_is_met_by_what_is_deployed(given_stack: dict[str, Any]) 
     batch_requests = int(env(planned)["MAX_BATCH_REQUESTS"] or 0)
     assert limits.max_concurrent_requests > 2 * batch_requests + capacity.scaling.queue_threshold
     assert limits.max_batch_tokens <= memory.largest_batch(
-        catalogue.models()[planned.model.id], catalogue.gpus()[planned.gpu or ""], "float16"
+        catalogue.models()[planned.engine.models[0].id], catalogue.gpus()[planned.gpu or ""], "float16"
     )
     assert plan.pools[0].gpus_wanted == planned.replicas
 

@@ -7,11 +7,12 @@ import pytest
 
 from infra.core import catalogue
 from infra.core.catalogue import ModelKind
-from infra.core.engines.nim import Description, Request, describe, versions
+from infra.core.engines.nim import describe, versions
 from infra.core.engines.nim.versions import Role
-from infra.core.engines.nim.workload import NimWorkload
-from infra.core.engines.spec import EngineSpec, SecretRef
+from infra.core.engines.request import Description, Request
+from infra.core.engines.spec import Beside, EngineSpec, SecretRef
 from infra.core.errors import Refusal
+from infra.core.settings import NimWorkload
 
 pytestmark = pytest.mark.core
 
@@ -23,16 +24,26 @@ VL_RERANKER = "nvidia/llama-nemotron-rerank-vl-1b-v2"
 REQUEST = Request(
     path="stack.serving[0]",
     workload=NimWorkload.model_validate({"name": "nim", "engine": "nim", "model": E5, "pool": "gpu"}),
+    models={},
+    pinned=True,
     pool_path="stack.nodePools[0]",
     gpu=catalogue.gpus()["L40S"],
     arch="amd64",
     node=None,
-    pull_secrets=("ngc-registry",),
-    mirrored=False,
+    node_kinds=None,
+    node_path="stack.nodePools[0].instanceType",
+    max_nodes=None,
+    image_pull_seconds=600,
+    beside=Beside(),
     stand_in=False,
+    mirrored=frozenset(),
+    pull_secrets=("ngc-registry",),
     secrets=frozenset({"ngcApiKey", "huggingFaceToken"}),
     secret_name="nim-keys",
     secret_refs={},
+    namespace="embedding-serving",
+    service="nim",
+    scrape_seconds=15,
 )
 
 
@@ -126,9 +137,9 @@ def test_case_49_each_nim_has_a_pull_secret_and_a_key_of_another_form() -> None:
     without = refused("stack.images.pullSecrets", around={"pull_secrets": ()})
     assert "$oauthtoken" in without.why
     assert "nvcr.io" in without.why
-    assert ask(around={"pull_secrets": (), "mirrored": True}).refusals == ()
+    assert ask(around={"pull_secrets": (), "mirrored": frozenset({versions.REGISTRY})}).refusals == ()
     _, spec = planned()
-    assert values(spec)["NGC_API_KEY"] == SecretRef("nim-keys", "ngcApiKey")
+    assert values(spec)["NGC_API_KEY"] == SecretRef("nim-keys", "ngcApiKey", made=True)
     assert "ngcApiKey" in refused("weights", around={"secrets": frozenset()}).allowed
     elsewhere = SecretRef("from-vault", "key")
     found = ask(around={"secrets": frozenset(), "secret_refs": {"ngcApiKey": elsewhere}})
@@ -222,13 +233,13 @@ def test_case_55_names_of_variables_follow_the_release() -> None:
 
 
 def test_case_55_the_ngc_key_goes_with_the_ngc_provider_and_the_hub_token_without() -> None:
-    found, spec = planned(model=NEMOTRON)
+    _, spec = planned(model=NEMOTRON)
     assert values(spec)["NIM_ENGINE_MODEL_DOWNLOAD_PROVIDER"] == "ngc"
     assert versions.name_of("provider", (2, 0, 0), Role.EMBEDDING) == "NIM_MODEL_DOWNLOAD_PROVIDER"
-    found, spec = planned(model=NEMOTRON, weights="huggingFace")
-    assert values(spec)["HF_TOKEN"] == SecretRef("nim-keys", "huggingFaceToken")
+    _, spec = planned(model=NEMOTRON, weights="huggingFace")
+    assert values(spec)["HF_TOKEN"] == SecretRef("nim-keys", "huggingFaceToken", made=True)
     assert not {"NGC_API_KEY", "NIM_ENGINE_MODEL_DOWNLOAD_PROVIDER"} & set(values(spec))
-    assert found.downloads_from == ("huggingface.co",)
+    assert spec.downloads_from == ("huggingface.co",)
     assert refused("weights", weights="huggingFace").allowed == "ngc"
 
 
@@ -272,7 +283,7 @@ def test_keys_without_a_variable_in_this_release_are_refused() -> None:
 
 def test_the_served_name_is_set_where_a_variable_is_documented() -> None:
     _, spec = planned(model=LLAMA, servedModelName="house-model")
-    assert values(spec)["NIM_SERVED_MODEL_NAME"] == spec.api.model_name == "house-model"
+    assert values(spec)["NIM_SERVED_MODEL_NAME"] == spec.models[0].client_name == "house-model"
     refused("servedModelName", version="1.1.0", servedModelName="house-model")
     refused("servedModelName", model=NEMOTRON, servedModelName="house-model")
     refused("servedModelName", model=LLAMA, servedModelName="house-query")
@@ -297,7 +308,7 @@ def test_case_50_a_shorter_start_is_refused_and_a_longer_one_taken() -> None:
 
 
 def test_case_51_what_has_to_be_reached_at_start_is_said() -> None:
-    assert planned()[0].downloads_from == ("api.ngc.nvidia.com",)
+    assert planned()[1].downloads_from == ("api.ngc.nvidia.com",)
 
 
 @pytest.mark.parametrize("model", [E5, NEMOTRON, RERANKER, VL_RERANKER])
@@ -334,33 +345,35 @@ def test_sizes_that_do_not_hold_the_weights_are_refused() -> None:
 
 
 def test_the_user_and_group_of_the_image_own_the_files() -> None:
-    found, _ = planned()
-    assert (found.user, found.fs_group) == (1000, 2000)
+    _, spec = planned()
+    assert (spec.user, spec.group) == (1000, 2000)
 
 
 def test_case_56_metrics_are_on_v1_metrics_and_tritons_on_a_port_of_their_own_in_1_x() -> None:
-    found, spec = planned()
-    assert (spec.metrics.port, spec.metrics.path) == ("http", "/v1/metrics")
-    assert [(endpoint.port, endpoint.path) for endpoint in found.metrics] == [(8000, "/v1/metrics"), (8002, "/metrics")]
+    _, spec = planned()
+    assert [(endpoint.port, endpoint.path) for endpoint in spec.metrics] == [
+        ("http", "/v1/metrics"),
+        ("triton-metrics", "/metrics"),
+    ]
     assert {port.number for port in spec.ports} == {8000, 8002}
-    found, spec = planned(model=NEMOTRON)
-    assert [(endpoint.port, endpoint.path) for endpoint in found.metrics] == [(8000, "/v1/metrics")]
+    _, spec = planned(model=NEMOTRON)
+    assert [(endpoint.port, endpoint.path) for endpoint in spec.metrics] == [("http", "/v1/metrics")]
     assert {port.number for port in spec.ports} == {8000}
 
 
 def test_case_57_a_full_queue_is_answered_with_503_from_2_x_on() -> None:
-    found, spec = planned(model=NEMOTRON, maxQueueSize=64)
-    assert found.overload_status == 503
+    _, spec = planned(model=NEMOTRON, maxQueueSize=64)
+    assert spec.api.overload_status == 503
     assert values(spec)["NIM_SERVER_MAX_QUEUE_SIZE"] == "64"
     assert spec.limits.max_concurrent_requests == 64
-    assert planned()[0].overload_status is None
+    assert planned()[1].api.overload_status is None
 
 
 def test_case_48_clients_of_embedding_nims_are_told_to_send_an_input_type() -> None:
-    found, spec = planned()
-    assert found.input_types == ("query", "passage")
+    _, spec = planned()
+    assert spec.api.input_types == ("query", "passage")
     assert spec.api.openai
     assert any(reason.field == "input_type" and f"{E5}-query" in reason.why for reason in spec.reasons)
-    found, spec = planned(model=RERANKER)
-    assert found.input_types == ()
+    _, spec = planned(model=RERANKER)
+    assert spec.api.input_types == ()
     assert not spec.api.openai

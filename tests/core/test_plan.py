@@ -24,7 +24,7 @@ def test_the_committed_stack_local_has_a_plan_with_a_reason_for_every_choice() -
     plan = made(stacks.committed("local"))
     planned, reranker = plan.workloads
     assert planned.stand_in
-    assert reranker.model.kind == "reranker"
+    assert reranker.engine.models[0].kind == "reranker"
     assert [addon.name for addon in plan.addons] == ["prometheus", "keda", "metrics-server", "external-secrets"]
     images = {image for addon in plan.addons for image in addon.images.values()}
     assert all(image.startswith("built.local/") for image in images)
@@ -446,8 +446,8 @@ def _custom(**keys: Any) -> dict[str, Any]:
 def test_a_model_of_ones_own_is_planned() -> None:
     changes = _custom(dimension=768, pooling="mean", revision="refs/pr/4")
     planned = workload(model="acme/model", changes=changes)
-    assert planned.model.dimension == 768
-    assert planned.model.revision == "refs/pr/4"
+    [model] = planned.engine.models
+    assert (model.dimension, model.revision) == (768, "refs/pr/4")
     assert "refs/pr/4" in {variable.value for variable in planned.engine.env if variable.name == "REVISION"}
 
 

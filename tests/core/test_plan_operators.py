@@ -315,11 +315,11 @@ def test_case_02_a_grpc_image_serves_metrics_on_a_port_of_its_own() -> None:
     assert planned.image.endswith(":89-1.9.3-grpc")
     assert [(port.name, port.number) for port in planned.engine.ports] == [("grpc", 8080), ("metrics", 9000)]
     assert env(planned)["PROMETHEUS_PORT"] == "9000"
-    assert planned.engine.metrics.port == "metrics"
+    assert [metrics.port for metrics in planned.engine.metrics] == ["metrics"]
     assert planned.engine.probes.readiness.service == "tei.v1.Embed"
     assert not planned.engine.api.openai
     plain = workload()
-    assert plain.engine.metrics.port == "http"
+    assert [metrics.port for metrics in plain.engine.metrics] == ["http"]
     assert "PROMETHEUS_PORT" not in env(plain)
 
 

@@ -241,6 +241,11 @@ def test_the_switch_that_is_named_after_a_key_does_not_repeat_what_stands_there(
     assert "swordfish" not in refused_at(stack(requireApiKey="swordfish"), "serving[0].requireApiKey")
 
 
+def test_a_key_of_another_engine_is_answered_with_the_engine_that_has_it() -> None:
+    line = refused_at(stack(weights="ngc"), "serving[0].weights")
+    assert "got a key of engine nim; allowed: keys of engine tei." in line
+
+
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
@@ -248,7 +253,7 @@ def test_the_switch_that_is_named_after_a_key_does_not_repeat_what_stands_there(
         ("requireApiKey", "yes", "got 'yes'; allowed: true or false, without quotes."),
         ("requireApiKey", "swordfish", "got neither true nor false (not repeated here); allowed: true or false, "),
         ("autoTruncate", 1, "got 1; allowed: true or false, without quotes."),
-        ("engine", "triton", "got 'triton'; allowed: 'tei'. tei, Text Embeddings Inference, is the only engine "),
+        ("engine", "vllm", "got 'vllm'; allowed: tei, nim. It says what serves the models."),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_answered_with_how_yaml_writes_the_right_one(

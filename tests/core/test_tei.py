@@ -115,7 +115,7 @@ def test_case_01_known_pairs_of_image_and_gpu(prefix: str, gpu: str | None, star
 
 def test_case_02_metrics_are_on_the_http_port_and_port_9000_is_not_opened() -> None:
     engine = workload().engine
-    assert (engine.metrics.port, engine.metrics.path) == ("http", "/metrics")
+    assert [(metrics.port, metrics.path) for metrics in engine.metrics] == [("http", "/metrics")]
     assert [(port.name, port.number) for port in engine.ports] == [("http", 8080)]
     assert "HTTP port only" in refused_at(stack(env={"PROMETHEUS_PORT": "9000"}), "serving[0].env.PROMETHEUS_PORT")
 
@@ -278,7 +278,7 @@ def test_case_26_port_and_hostname_are_said_so_that_nothing_else_sets_them() -> 
 def test_case_28_the_model_name_of_clients_is_the_served_one() -> None:
     assert env(workload())["SERVED_MODEL_NAME"] == "BAAI/bge-large-en-v1.5"
     planned = workload(servedModelName="embeddings")
-    assert env(planned)["SERVED_MODEL_NAME"] == planned.engine.api.model_name == "embeddings"
+    assert env(planned)["SERVED_MODEL_NAME"] == planned.engine.models[0].client_name == "embeddings"
 
 
 def test_the_log_level_hides_the_line_with_the_api_key_and_cannot_be_changed() -> None:

@@ -1,5 +1,6 @@
 """A TEI stand-in on loopback, started with the environment that the plan emits, and the contract that goes with it."""
 
+import dataclasses
 import os
 import queue
 import socket
@@ -40,7 +41,7 @@ class Served:
     def promising(self, **changes: Any) -> "Served":
         """The same server under a contract that says something else; ``limits`` are merged."""
         limits = self.contract.limits | changes.pop("limits", {})
-        return replace(self, contract=replace(self.contract, limits=limits, **changes))
+        return replace(self, contract=changed(self.contract, limits=limits, **changes))
 
     def checked(self) -> dict[str, Result]:
         """All checks, by name."""
@@ -59,7 +60,7 @@ class ServedGrpc:
     def promising(self, **changes: Any) -> "ServedGrpc":
         """As of Served."""
         limits = self.contract.limits | changes.pop("limits", {})
-        return replace(self, contract=replace(self.contract, limits=limits, **changes))
+        return replace(self, contract=changed(self.contract, limits=limits, **changes))
 
     def with_key(self, key: str) -> "ServedGrpc":
         return replace(self, key=key)
@@ -80,6 +81,15 @@ def planned(**changes: Any) -> tuple[plan.Plan, contract.Contract]:
     """Plan and contract of the stack ``local`` with changes to its workload."""
     made = plan.make(settings.load(stacks.local(**changes)), name="local", secrets=["apiKey"])
     return made, contract.of(made)
+
+
+def changed(workload: WorkloadContract, **changes: Any) -> WorkloadContract:
+    """``workload`` with other values of its fields, or of those of its only model."""
+    [model] = workload.models
+    fields = {field.name for field in dataclasses.fields(model)}
+    inner = {key: value for key, value in changes.items() if key in fields}
+    outer = {key: value for key, value in changes.items() if key not in fields}
+    return replace(workload, models=(replace(model, **inner),), **outer)
 
 
 @pytest.fixture(scope="session")

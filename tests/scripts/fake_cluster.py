@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.core.contract import WorkloadContract
 from scripts.access import Access
-from tests.scripts.conftest import planned
+from tests.scripts.conftest import changed, planned
 
 #: kubectl [--context X] --request-timeout=N (get KIND [NAME] | VERB) ...: answers from KIND-NAME.json, KIND.json or
 #: VERB.json, with --previous from previous.json, else from err.
@@ -59,8 +59,8 @@ def ready_pod(name: str, restarts: int = 0, *, ready: bool = True) -> dict[str, 
 
 
 def workload(**changes: Any) -> WorkloadContract:
-    """The workload of the stack ``local`` as its contract has it."""
-    return WorkloadContract(**planned()[1].workloads[0].__dict__ | changes)
+    """The workload of the stack ``local`` as its contract has it; its model takes changes of its own fields."""
+    return changed(planned()[1].workloads[0], **changes)
 
 
 #: Of a workload that KEDA scales.

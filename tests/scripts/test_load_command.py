@@ -22,7 +22,7 @@ from scripts import embedded
 from scripts.access import Access, ForwardError
 from scripts.command import CommandError
 from scripts.load import __main__ as command
-from tests.scripts.conftest import planned
+from tests.scripts.conftest import changed, planned
 from tests.scripts.http_server import Request, answer, in_turn, never, serving_in_a_thread
 
 pytestmark = pytest.mark.local
@@ -128,7 +128,7 @@ class _Cluster(Access):
 @pytest.fixture
 def contract() -> Contract:
     """Stack ``local`` with a workload that wants a key."""
-    workload = replace(planned()[1].workloads[0], api_key_secret="embed-a1b2", api_key_secret_key="apiKey", dimension=2)
+    workload = changed(planned()[1].workloads[0], api_key_secret="embed-a1b2", api_key_secret_key="apiKey", dimension=2)
     return replace(planned()[1], workloads=(workload,))
 
 
@@ -173,7 +173,7 @@ def test_what_a_stack_lacks_is_said_in_one_line(contract: Contract, monkeypatch:
     several = replace(contract, workloads=(workload, replace(workload, name="rerank")))
     triton = replace(contract, workloads=(replace(workload, engine="triton"),))
     key, no_key = _Cluster(None, {"apiKey": KEY}), _Cluster(None, {})
-    for changed, access, arguments, said in (
+    for given, access, arguments, said in (
         (several, key, (), "--workload: got nothing; allowed: embed, rerank"),
         (several, key, ("--workload", "rerank2"), "got 'rerank2'; allowed: rerank (nearest), embed"),
         (triton, key, (), "runs triton; this checkout can load tei only"),
@@ -181,7 +181,7 @@ def test_what_a_stack_lacks_is_said_in_one_line(contract: Contract, monkeypatch:
         (contract, key, (), "port-forward to service/embed: no pod is running"),
     ):
         with pytest.raises(CommandError) as refused:
-            _main(monkeypatch, changed, access, *arguments)
+            _main(monkeypatch, given, access, *arguments)
         assert said in str(refused.value)
 
 

@@ -1,22 +1,20 @@
 """Smoke checks of NIM against the stand-in, which runs with the environment that the engine emits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.core import catalogue
-from infra.core.contract import WorkloadContract
-from infra.core.engines.nim import Request, describe
-from infra.core.engines.nim.workload import NimWorkload
+from infra.core.contract import WorkloadContract, of
 from local.engines import weights
 from scripts.smoke.nim import NimService
 from scripts.smoke.results import Result, Status
 from scripts.smoke.results import run as run_checks
+from tests.core.plans import made
 from tests.local_engines.engine import HOST, Engine, free_port
-from tests.scripts.conftest import planned
+from tests.scripts.conftest import changed
 
 pytestmark = pytest.mark.local
 
@@ -25,37 +23,29 @@ KEY = "nvapi-the-key-of-this-test"
 
 @dataclass(frozen=True)
 class Served:
-    """A running stand-in and what its contract will say once a plan can hold a NIM."""
+    """A running stand-in and what its contract says."""
 
     contract: WorkloadContract
     url: str
 
     def checked(self, **changes: Any) -> dict[str, Result]:
         """All checks, by name, under a contract with ``changes``."""
-        return {r.check: r for r in run_checks(NimService(replace(self.contract, **changes), self.url).checks())}
+        return {r.check: r for r in run_checks(NimService(changed(self.contract, **changes), self.url).checks())}
 
 
 def _serve(directory: Path, model: str, **changes: str) -> Iterator[Served]:
-    workload = NimWorkload.model_validate({"name": "nim", "engine": "nim", "model": model, "pool": "gpu", **changes})
-    found = describe(
-        Request(
-            path="stack.serving[0]",
-            workload=workload,
-            pool_path="stack.nodePools[0]",
-            gpu=catalogue.gpus()["L4"],
-            arch="amd64",
-            node=None,
-            pull_secrets=(),
-            mirrored=False,
-            stand_in=True,
-            secrets=frozenset({"ngcApiKey"}),
-            secret_name="nim-keys",
-            secret_refs={},
-        )
+    plan = made(
+        {
+            "environment": "dev",
+            "cluster": {"provider": "existing"},
+            "images": {"standInRegistry": "stand-in.local"},
+            "nodePools": [{"name": "gpu", "gpu": "L4"}],
+            "serving": [{"name": "nim", "engine": "nim", "model": model, "pool": "gpu", **changes}],
+        },
+        ("ngcApiKey",),
     )
-    spec = found.spec
-    assert spec is not None
-    assert found.refusals == ()
+    [planned], [contract] = plan.workloads, of(plan).workloads
+    spec = planned.engine
     port = free_port()
     given = {variable.name: variable.value or KEY for variable in spec.env}
     #: What a pod has in a network and a file system of its own.
@@ -73,19 +63,6 @@ def _serve(directory: Path, model: str, **changes: str) -> Iterator[Served]:
         "STAND_IN_HOST": HOST,
         "STAND_IN_TRITON_METRICS_PORT": str(free_port()),
     }
-    kind = catalogue.models()[model]
-    contract = replace(
-        planned()[1].workloads[0],
-        engine="nim",
-        version=spec.tag,
-        model=model,
-        client_model=spec.api.model_name,
-        kind=str(kind.kind),
-        dimension=kind.dimension,
-        openai_api=spec.api.openai,
-        metrics_port=spec.metrics.port,
-        metrics_path=spec.metrics.path,
-    )
     with Engine([], directory, environment=environment, port=port, hostname=None, module="local.engines.nim") as engine:
         engine.wait_until_ready()
         yield Served(contract, f"http://{HOST}:{port}")
@@ -127,9 +104,9 @@ def test_every_check_passes_on_a_reranking_nim_of_2_x(reranker: Served) -> None:
     [
         ({"dimension": 1024}, "query and passage", "2048 dimensions, the contract says 1024"),
         ({"dimension": 1024}, "openai client", "vectors of [2048] dimensions"),
-        ({"client_model": "another"}, "model name", "'another'"),
-        ({"client_model": "another"}, "input_type", "404"),
-        ({"client_model": "another"}, "openai client", "404"),
+        ({"client_name": "another"}, "model name", "'another'"),
+        ({"client_name": "another"}, "input_type", "404"),
+        ({"client_name": "another"}, "openai client", "404"),
         ({"metrics_path": "/metrics"}, "metrics", "GET /metrics: 404"),
         ({"metrics_path": "/v1/health/live"}, "metrics", "0 samples"),
     ],
@@ -144,7 +121,7 @@ def test_case_48_and_56_a_contract_that_says_something_else_fails(
 
 
 def test_a_client_model_with_an_ending_hides_that_input_type_is_missing_and_is_found(embedder: Served) -> None:
-    result = embedder.checked(client_model="house-model-query")["input_type"]
+    result = embedder.checked(client_name="house-model-query")["input_type"]
     assert (result.status, "expected 400" in result.found) == (Status.FAILED, True)
 
 

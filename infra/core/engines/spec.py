@@ -117,7 +117,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Where Prometheus finds the engine's metrics."""
+    """Where Prometheus finds metrics: the name of a port of the engine, and a path."""
 
     port: str
     path: str
@@ -134,11 +134,27 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Api:
-    """What a client needs to know beside the URL."""
+    """What a client needs to know beside the URL and the names of models."""
 
-    model_name: str
     openai: bool
     api_key: bool
+    #: HTTP status of a request that finds the queue full; None: nobody says.
+    overload_status: int | None
+    #: Words that an embedding request has to hold one of, as input_type; empty: none.
+    input_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as its clients ask for it. ``max_tokens`` is the longest input in tokens."""
+
+    id: str
+    client_name: str
+    kind: str
+    dimension: int | None
+    max_tokens: int
+    #: Commit, tag or branch of the weights; None: the engine's release decides.
+    revision: str | None
 
 
 @dataclass(frozen=True)
@@ -146,6 +162,8 @@ class EngineSpec:
     """Everything one engine decides for one workload."""
 
     engine: str
+    #: app.kubernetes.io/name of its objects.
+    product: str
     version: str
     registry: str
     repository: str
@@ -159,12 +177,20 @@ class EngineSpec:
     mounts: tuple[Mount, ...]
     resources: Resources
     limits: Limits
-    metrics: Metrics
+    #: Where Prometheus finds metrics; the first are those of the engine itself.
+    metrics: tuple[Metrics, ...]
+    #: What it serves, in the order of the stack file.
+    models: tuple[ServedModel, ...]
     api: Api
+    #: User and group of the process; files of its volumes belong to the group.
+    user: int
+    group: int
     #: Weights + load + warm-up, after the image is there.
     startup_seconds: int
     #: Longest that a request may take once it was accepted.
     longest_request_seconds: int
+    #: Hosts that pods have to reach at start.
+    downloads_from: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = field(default=())
 
     @property

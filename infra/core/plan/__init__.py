@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from infra.core import catalogue
 from infra.core.capacity import Sizing
 from infra.core.catalogue import Model, ModelKind
-from infra.core.engines import tei
+from infra.core.engines import ENGINES, tei
+from infra.core.engines.request import Description, KnownModel, Request
 from infra.core.engines.spec import EngineSpec, Reason
 from infra.core.errors import Refusal, RefusedError, counted, nearest_first, quoted
 from infra.core.plan import addons, apps
@@ -15,7 +16,6 @@ from infra.core.plan.secrets import SecretPlanner
 from infra.core.plan.values import (
     GPU_PRODUCT_LABEL,
     GPU_RESOURCE,
-    RUN_AS,
     SERVICE_PORT,
     Budgets,
     Capacity,
@@ -25,7 +25,6 @@ from infra.core.plan.values import (
     PlannedApp,
     PlannedClient,
     PlannedClientSettings,
-    PlannedModel,
     PlannedMonitoring,
     PlannedPool,
     PlannedScaling,
@@ -33,12 +32,11 @@ from infra.core.plan.values import (
     Toleration,
     Workload,
 )
-from infra.core.settings import CustomModel, Images, Stack, TeiWorkload
+from infra.core.settings import AnyWorkload, CustomModel, Images, Stack
 
 __all__ = [
     "GPU_PRODUCT_LABEL",
     "GPU_RESOURCE",
-    "RUN_AS",
     "SERVICE_PORT",
     "Budgets",
     "Capacity",
@@ -48,7 +46,6 @@ __all__ = [
     "PlannedApp",
     "PlannedClient",
     "PlannedClientSettings",
-    "PlannedModel",
     "PlannedMonitoring",
     "PlannedPool",
     "PlannedScaling",
@@ -91,11 +88,11 @@ class _Planner:
         self.monitoring = addons.monitoring(stack, self.refusals)
         self.secrets = SecretPlanner(stack, secrets, self.refusals)
         self.pools = PoolPlanner(stack.node_pools, self.refusals)
-        self.models = dict(catalogue.models())
+        self.models = {
+            model.id: KnownModel(model, f"model {model.id}", model.revision) for model in catalogue.models().values()
+        }
         #: Places of the stack file's own models.
         self.places: dict[str, str] = {}
-        #: Revisions by model id: commits of the catalogue, and whatever the stack file names for its own models.
-        self.revisions = {model.id: model.revision for model in self.models.values()}
 
     def refuse(self, path: str, given: object, allowed: str, why: str) -> None:
         self.refusals.append(Refusal(f"stack.{path}", quoted(given), allowed, why))
@@ -149,7 +146,8 @@ class _Planner:
                 f"Stand-ins are no product, and environment is {self.stack.environment}.",
             )
         its_apps = [app for workload in self.stack.serving if (app := apps.app_of(workload))]
-        hosts = {tei.images.REGISTRY, *addons.registries(), *(app.image.partition("/")[0] for app in its_apps)}
+        engines = {ENGINES[workload.engine].registry for workload in self.stack.serving}
+        hosts = {*engines, *addons.registries(), *(app.image.partition("/")[0] for app in its_apps)}
         for host in images.mirrors:
             if host not in hosts:
                 why = "No image comes from another host."
@@ -159,7 +157,7 @@ class _Planner:
         """Two workloads of different names may still ask for the same Service."""
         owners: dict[str, int] = {}
         for index, workload in enumerate(self.stack.serving):
-            service = workload.service_name or workload.name
+            service = workload.service
             first = self.stack.serving[owners.setdefault(service, index)]
             if first is not workload and (workload.service_name or first.service_name):
                 key = "serviceName" if workload.service_name else "name"
@@ -191,24 +189,22 @@ class _Planner:
                     allowed.get(model.kind, "absent"),
                     f"{path}.kind is {model.kind}.",
                 )
-            self.models.setdefault(model.id, _custom(model))
-            self.revisions.setdefault(model.id, model.revision)
-            self.places.setdefault(model.id, f"stack.{path}")
+            place = f"stack.{path}"
+            self.models.setdefault(model.id, KnownModel(_custom(model), f"model {model.id} ({place})", model.revision))
+            self.places.setdefault(model.id, place)
 
-    def _workload(self, path: str, workload: TeiWorkload, pools: dict[str, Pool]) -> Workload | None:
-        model = self.models.get(workload.model)
-        if model is None:
+    def _workload(self, path: str, workload: AnyWorkload, pools: dict[str, Pool]) -> Workload | None:
+        engine_ = ENGINES[workload.engine]
+        unknown = [model for model in workload.model_ids if engine_.hub and model not in self.models]
+        for model in unknown:
             self.refuse(
-                f"{path}.model",
-                workload.model,
-                self._known_models(workload.model),
-                "Size, kind and limits of a model have to be known.",
+                f"{path}.model", model, self._known_models(model), "Size, kind and limits of a model have to be known."
             )
         pool = pools.get(workload.pool)
         if pool is None:
             known = ", ".join(f"{found.settings.name} ({found.path}.name)" for found in pools.values())
             self.refuse(f"{path}.pool", workload.pool, known, "No entry of stack.nodePools has this name.")
-        if model is None or pool is None or (pool.settings.gpu and pool.gpu is None):
+        if unknown or pool is None or (pool.settings.gpu and pool.gpu is None):
             return None
 
         def refuse(key: str, given: object, allowed: str, why: str) -> None:
@@ -218,16 +214,11 @@ class _Planner:
         beside = apps.beside(workload, pool)
         secret_name = f"{workload.name}-keys"
         secrets = self.secrets.of(workload.name)
-        revision = workload.revision or self.revisions[model.id]
-        description = tei.describe(
-            tei.Request(
+        description = engine_.describe(
+            Request(
                 path=f"stack.{path}",
                 workload=workload,
-                model=model,
-                model_name=f"model {model.id} ({place})"
-                if (place := self.places.get(model.id))
-                else f"model {model.id}",
-                revision=revision,
+                models=self.models,
                 pinned=self.stack.environment in _PINNED,
                 pool_path=pool.path,
                 gpu=pool.gpu,
@@ -239,20 +230,27 @@ class _Planner:
                 image_pull_seconds=pool.image_pull_seconds,
                 beside=beside,
                 stand_in=self.stack.images.stand_in_registry is not None,
+                mirrored=frozenset(self.stack.images.mirrors),
+                pull_secrets=self.stack.images.pull_secrets,
                 secrets=self.configured,
                 secret_name=secret_name,
                 secret_refs=secrets.refs,
+                namespace=self.stack.namespace.name,
+                service=workload.service,
+                scrape_seconds=self.stack.monitoring.scrape_seconds,
             )
         )
         self.refusals.extend(description.refusals)
         engine, replicas, most = description.spec, description.replicas, description.max_replicas
+        if engine is None:
+            return None
         reasons = list(engine.reasons)
         self._rollout(path, workload, replicas, reasons)
         # A need that fits no node of the pool is refused there.
         if all(refusal.path != pool.offer() for refusal in description.refusals):
             self.pools.node_fit(path, workload, engine, beside.resources, pool)
         self.pools.disk_fit(path, workload, engine, beside.resources, pool, reasons=reasons)
-        labels = self._labels(path, workload)
+        labels = self._labels(path, workload, engine)
         client = apps.client_settings(workload, engine, self.stack)
         app = apps.planned(workload, engine, client, self.stack.images, reasons=reasons, refuse=refuse)
         if workload.need and description.sizing is None:
@@ -281,13 +279,6 @@ class _Planner:
             engine=engine,
             app=app,
             client=client,
-            model=PlannedModel(
-                id=model.id,
-                kind=model.kind.value,
-                dimension=model.dimension,
-                max_tokens=model.max_tokens,
-                revision=revision or "main",
-            ),
             image=_image(engine, self.stack.images),
             stand_in=self.stack.images.stand_in_registry is not None,
             replicas=replicas,
@@ -295,7 +286,7 @@ class _Planner:
             top_k=workload.top_k,
             max_surge=workload.rollout.max_surge,
             max_unavailable=workload.rollout.max_unavailable,
-            service=workload.service_name or workload.name,
+            service=workload.service,
             labels=labels,
             pod_labels=dict(workload.pod_labels),
             selector={key: labels[key] for key in ("app.kubernetes.io/name", "app.kubernetes.io/instance")},
@@ -312,7 +303,7 @@ class _Planner:
         )
 
     def _scaling(
-        self, path: str, workload: TeiWorkload, description: tei.Description, reasons: list[Reason]
+        self, path: str, workload: AnyWorkload, description: Description, reasons: list[Reason]
     ) -> PlannedScaling | None:
         thresholds = description.scaling
         if thresholds is None:
@@ -325,7 +316,6 @@ class _Planner:
             self.refuse("addons.prometheus", None, "install, or existing", why)
         if monitoring is None:
             return None
-        service = workload.service_name or workload.name
         reasons.append(
             Reason(
                 "scaling.fallback",
@@ -338,14 +328,14 @@ class _Planner:
             min=description.replicas,
             max=description.max_replicas,
             server_address=monitoring.address,
-            triggers=tei.scaling.triggers(thresholds, self.stack.namespace.name, service, monitoring.scrape_seconds),
+            triggers=description.triggers,
             fallback_failures=_FALLBACK_FAILURES,
             fallback_replicas=description.replicas,
             scale_up_period=thresholds.scale_up_period_seconds,
             scale_down_stabilization=thresholds.scale_down_stabilisation_seconds,
         )
 
-    def _clients(self, workload: TeiWorkload, reasons: list[Reason]) -> tuple[PlannedClient, ...] | None:
+    def _clients(self, workload: AnyWorkload, reasons: list[Reason]) -> tuple[PlannedClient, ...] | None:
         if workload.clients is None:
             reasons.append(Reason("clients", "whoever reaches the pods", "name them, and nobody else gets through"))
             return None
@@ -363,7 +353,7 @@ class _Planner:
         served = [model.id for model in catalogue.models().values() if tei.on_the_hub(model)]
         return ", ".join([*own, nearest_first(given, served)]) + ", or one that stack.models describes"
 
-    def _rollout(self, path: str, workload: TeiWorkload, replicas: int, reasons: list[Reason]) -> None:
+    def _rollout(self, path: str, workload: AnyWorkload, replicas: int, reasons: list[Reason]) -> None:
         rollout = workload.rollout
         if rollout.max_surge == 0 and rollout.max_unavailable == 0:
             self.refuse(
@@ -383,9 +373,9 @@ class _Planner:
             why = f"{rollout.max_surge} new pods start before old ones end, and need GPUs of their own"
         reasons.append(Reason("rollout.maxSurge", str(rollout.max_surge), why))
 
-    def _labels(self, path: str, workload: TeiWorkload) -> dict[str, str]:
+    def _labels(self, path: str, workload: AnyWorkload, engine: EngineSpec) -> dict[str, str]:
         own = {
-            "app.kubernetes.io/name": "text-embeddings-inference",
+            "app.kubernetes.io/name": engine.product,
             "app.kubernetes.io/instance": workload.name,
             "app.kubernetes.io/part-of": "embedding-serving",
             "app.kubernetes.io/managed-by": "pulumi",
@@ -442,7 +432,7 @@ def _image(engine: EngineSpec, images: Images) -> str:
     return addons.mirrored(f"{engine.registry}/{name}", images)
 
 
-def _why_client(workload: TeiWorkload, app: PlannedApp | None) -> str:
+def _why_client(workload: AnyWorkload, app: PlannedApp | None) -> str:
     if app is None:
         return "give it to the apps under this name: it is the same with topology: sidecar"
     return f"the app has it under this name; the same with topology: centralized of workload {workload.name}"
@@ -451,7 +441,7 @@ def _why_client(workload: TeiWorkload, app: PlannedApp | None) -> str:
 def _budgets(
     engine: EngineSpec,
     app: PlannedApp | None,
-    workload: TeiWorkload,
+    workload: AnyWorkload,
     replicas: int,
     pull: int,
     *,

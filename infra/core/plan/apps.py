@@ -8,7 +8,7 @@ from infra.core.engines.spec import Beside, EngineSpec, EnvVar, Mount, Port, Pro
 from infra.core.plan.addons import mirrored
 from infra.core.plan.pools import Pool
 from infra.core.plan.values import SERVICE_PORT, PlannedApp, PlannedClientSettings
-from infra.core.settings import App, Images, Stack, TeiWorkload
+from infra.core.settings import App, Images, Stack, Workload
 
 #: path below the workload, given, allowed, why
 Refuse = Callable[[str, object, str, str], None]
@@ -22,7 +22,7 @@ _TMP_MIB = 512
 _PERIOD_SECONDS = 5
 
 
-def check(workload: TeiWorkload, pool: Pool, refuse: Refuse) -> None:
+def check(workload: Workload, pool: Pool, refuse: Refuse) -> None:
     """Refuses an app without a sidecar, a sidecar without an app, and an app that cannot be deployed."""
     app = workload.app
     if workload.topology != "sidecar":
@@ -63,7 +63,7 @@ def check(workload: TeiWorkload, pool: Pool, refuse: Refuse) -> None:
         refuse("app.resources.ephemeralStorage", disk, f"{_TMP_MIB}Mi or more", why)
 
 
-def beside(workload: TeiWorkload, pool: Pool) -> Beside:
+def beside(workload: Workload, pool: Pool) -> Beside:
     """What the app adds to the pod of its engine; nothing where the engine has pods of its own."""
     app = app_of(workload)
     if app is None:
@@ -72,13 +72,13 @@ def beside(workload: TeiWorkload, pool: Pool) -> Beside:
     return Beside(_resources(app), ready, app.port)
 
 
-def app_of(workload: TeiWorkload) -> App | None:
+def app_of(workload: Workload) -> App | None:
     """The app, where the engine is its sidecar."""
     return workload.app if workload.topology == "sidecar" else None
 
 
 def planned(
-    workload: TeiWorkload,
+    workload: Workload,
     engine: EngineSpec,
     client: PlannedClientSettings,
     images: Images,
@@ -138,14 +138,13 @@ def planned(
     )
 
 
-def client_settings(workload: TeiWorkload, engine: EngineSpec, stack: Stack) -> PlannedClientSettings:
+def client_settings(workload: Workload, engine: EngineSpec, stack: Stack) -> PlannedClientSettings:
     """What an app needs to know of the engine: the same variables in both topologies, named after the workload."""
     prefix = workload.name.upper().replace("-", "_")
     if workload.topology == "sidecar":
         address = f"localhost:{engine.ports[0].number}"
     else:
-        service = workload.service_name or workload.name
-        address = f"{service}.{stack.namespace.name}.svc.cluster.local:{SERVICE_PORT}"
+        address = f"{workload.service}.{stack.namespace.name}.svc.cluster.local:{SERVICE_PORT}"
     over_http = engine.protocol == "http"
     return PlannedClientSettings(
         url_variable=f"{prefix}_URL" if over_http else f"{prefix}_ADDRESS",

@@ -9,7 +9,8 @@ from infra.core.catalogue import Gpu
 from infra.core.engines.spec import EngineSpec, Reason, Resources
 from infra.core.errors import Refusal, counted, nearest_first, quoted
 from infra.core.plan.values import GPU_PRODUCT_LABEL, GPU_RESOURCE, PlannedPool, Toleration, Workload
-from infra.core.settings import Allocatable, NodePool, TeiWorkload
+from infra.core.settings import Allocatable, NodePool
+from infra.core.settings import Workload as GivenWorkload
 
 _INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 _ARCH_LABEL = "kubernetes.io/arch"
@@ -204,7 +205,7 @@ class PoolPlanner:
             }
         )
 
-    def node_fit(self, path: str, workload: TeiWorkload, engine: EngineSpec, beside: Resources, pool: Pool) -> None:
+    def node_fit(self, path: str, workload: GivenWorkload, engine: EngineSpec, beside: Resources, pool: Pool) -> None:
         """Whether one pod fits a node; ``beside`` is what shares it with the engine."""
         node = pool.one_node()
         if node is None:
@@ -227,7 +228,7 @@ class PoolPlanner:
                 self._refusals.append(
                     Refusal(
                         f"stack.{path}.resources.{resource}",
-                        quoted(written) if written else f"nothing, planned {needs}{unit} for model {workload.model}",
+                        quoted(written) if written else f"nothing, planned {needs}{unit} for model {_models(workload)}",
                         most
                         if left > 0
                         else f"{smaller}a pool with bigger nodes"
@@ -241,7 +242,7 @@ class PoolPlanner:
     def disk_fit(
         self,
         path: str,
-        workload: TeiWorkload,
+        workload: GivenWorkload,
         engine: EngineSpec,
         beside: Resources,
         pool: Pool,
@@ -265,7 +266,7 @@ class PoolPlanner:
             written = workload.resources.ephemeral_storage
             self.refuse(
                 f"{path}.resources.ephemeralStorage",
-                written or f"nothing, planned {needs - app}Mi for model {workload.model}",
+                written or f"nothing, planned {needs - app}Mi for model {_models(workload)}",
                 f"{max(0, offers - app)}Mi at most, cache.existingClaim, or a pool with bigger disks",
                 f"{pool.path}.allocatable.ephemeralStorage is what a node of pool {workload.pool} offers, so the pod "
                 + (f"with {app}Mi for its app (app.resources.ephemeralStorage) " if app else "")
@@ -309,6 +310,10 @@ class PoolPlanner:
             gpus_per_node=node.gpus if node else None,
             gpus_wanted=sum(workload.max_replicas * workload.pod_resources.gpus for workload in here),
         )
+
+
+def _models(workload: GivenWorkload) -> str:
+    return ", ".join(workload.model_ids)
 
 
 def _replicas_key(workload: Workload) -> str:

@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from infra.core.credentials import API_KEY, HUB_TOKEN, NGC_KEY
 from infra.core.engines.spec import SecretRef
-from infra.core.engines.tei import API_KEY_SECRET, HUB_TOKEN_SECRET
 from infra.core.errors import Refusal, quoted
 from infra.core.plan.values import ExternalSecret
 from infra.core.settings import SecretSource, Stack
 
 #: Name of a secret in object names.
-_SHORT = {API_KEY_SECRET: "api-key", HUB_TOKEN_SECRET: "hugging-face-token"}
+_SHORT = {API_KEY: "api-key", HUB_TOKEN: "hugging-face-token", NGC_KEY: "ngc-api-key"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ class SecretPlanner:
     """Reads ``stack.secrets`` and refuses what names no source, or two."""
 
     def __init__(self, stack: Stack, configured: Iterable[str], refusals: list[Refusal]) -> None:
-        given = {API_KEY_SECRET: stack.secrets.api_key, HUB_TOKEN_SECRET: stack.secrets.hugging_face_token}
+        given = {
+            API_KEY: stack.secrets.api_key,
+            HUB_TOKEN: stack.secrets.hugging_face_token,
+            NGC_KEY: stack.secrets.ngc_api_key,
+        }
         self._sources = {key: source for key, source in given.items() if source is not None}
         self._stack = stack
         self._refusals = refusals
@@ -60,10 +64,10 @@ class SecretPlanner:
     def check_use(self) -> None:
         """A source that nobody reads is a mistake somewhere else: an engine without the key that was meant for it."""
         serving = self._stack.serving
-        if API_KEY_SECRET in self._sources and not any(workload.require_api_key for workload in serving):
+        if API_KEY in self._sources and not any(workload.require_api_key for workload in serving):
             wanted = ", ".join(f"serving[{at}].requireApiKey" for at in range(len(serving)))
             why = f"No workload asks for a key: {wanted} would be true."
-            self._refuse(f"secrets.{API_KEY_SECRET}", "a source", "absent, or requireApiKey: true", why)
+            self._refuse(f"secrets.{API_KEY}", "a source", "absent, or requireApiKey: true", why)
 
     def of(self, workload: str) -> WorkloadSecrets:
         """The secrets that workload ``workload`` could read."""

@@ -12,8 +12,6 @@ GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 SERVICE_PORT = 80
 #: Of a Service whose other port leads to an app.
 METRICS_PORT = "metrics"
-#: User and group of the engine process: images run as root unless told, Pod Security `restricted` refuses that.
-RUN_AS = 10001
 
 
 @dataclass(frozen=True)
@@ -24,17 +22,6 @@ class Toleration:
     operator: str
     effect: str
     value: str | None = None
-
-
-@dataclass(frozen=True)
-class PlannedModel:
-    """The model as it is deployed."""
-
-    id: str
-    kind: str
-    dimension: int | None
-    max_tokens: int
-    revision: str
 
 
 @dataclass(frozen=True)
@@ -181,7 +168,6 @@ class Workload:
     app: PlannedApp | None
     #: What an app is told of the engine.
     client: PlannedClientSettings
-    model: PlannedModel
     image: str
     stand_in: bool
     #: Pods in quiet hours, where the workload is scaled.
@@ -213,9 +199,13 @@ class Workload:
     reasons: tuple[Reason, ...]
 
     @property
-    def metrics_port(self) -> str:
-        """Name of the Service's port that leads to the engine's metrics."""
-        return METRICS_PORT if self.app else self.engine.metrics.port
+    def metrics_ports(self) -> tuple[str, ...]:
+        """Names of the Service's ports that lead to the engine's metrics, one for each of them."""
+        names = [metrics.port for metrics in self.engine.metrics]
+        if self.app:
+            # The Service's own port leads to the app.
+            names = [METRICS_PORT if name == self.engine.ports[0].name else name for name in names]
+        return tuple(names)
 
     @property
     def pod_resources(self) -> Resources:

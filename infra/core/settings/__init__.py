@@ -18,21 +18,25 @@ from infra.core.settings.stack import Stack
 from infra.core.settings.texts import (
     MOST_REPLICAS,
 )
-from infra.core.settings.workloads import App, Scaling, TeiWorkload
+from infra.core.settings.workloads import WORKLOADS, AnyWorkload, App, NimWorkload, Scaling, TeiWorkload, Workload
 
 __all__ = [
     "MOST_REPLICAS",
+    "WORKLOADS",
     "Addons",
     "Allocatable",
+    "AnyWorkload",
     "App",
     "CustomModel",
     "Images",
     "Monitoring",
+    "NimWorkload",
     "NodePool",
     "Scaling",
     "SecretSource",
     "Stack",
     "TeiWorkload",
+    "Workload",
     "load",
     "schema",
 ]

@@ -131,6 +131,7 @@ class Secrets(Section):
 
     api_key: SecretSource | None = None
     hugging_face_token: SecretSource | None = None
+    ngc_api_key: SecretSource | None = None
 
 
 class Addons(Section):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from infra.core import credentials
 from infra.core.errors import Refusal, RefusedError, quoted
 from infra.core.settings.stack import Stack
+from infra.core.settings.workloads import WORKLOADS, Workload
 
 #: A switch that is named after a credential and holds none.
 _NO_SECRETS = {"requireApiKey"}
@@ -126,9 +127,16 @@ def _credential(path: str) -> Refusal:
     )
 
 
+def _untagged(location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str | None]:
+    """The place as a user knows it, and the engine: pydantic puts the name of the engine into places of a workload."""
+    if location[:1] == ("serving",) and len(location) > 2 and location[2] in WORKLOADS:
+        return (*location[:2], *location[3:]), str(location[2])
+    return location, None
+
+
 def _path(location: tuple[int | str, ...]) -> str:
     path = "stack"
-    for part in location:
+    for part in _untagged(location)[0]:
         # Pydantic marks mistakes in the key itself; the key already says which.
         if part != "[key]":
             path += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -138,23 +146,25 @@ def _path(location: tuple[int | str, ...]) -> str:
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     """The keys allowed at ``location``: that of the object that holds an unknown or missing key."""
     model: Any = Stack
-    for part in location:
+    place, engine = _untagged(location)
+    for part in place:
         if isinstance(part, int):
             continue
         by_alias = {field.alias: field for field in model.model_fields.values()}
         if part not in by_alias:
             return []
-        model = _section_in(by_alias[part].annotation)
+        model = _section_in(by_alias[part].annotation, engine)
         if model is None:
             return []
     return [str(field.alias) for field in model.model_fields.values()]
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _section_in(annotation: Any, engine: str | None) -> type[BaseModel] | None:
+    """The section that an annotation holds; of workloads the one of ``engine``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        return WORKLOADS[engine] if engine and issubclass(annotation, Workload) else annotation
     for argument in getattr(annotation, "__args__", ()):
-        if found := _section_in(argument):
+        if found := _section_in(argument, engine):
             return found
     return None
 
@@ -168,15 +178,27 @@ def _nearest(key: str, fields: list[str]) -> str:
     return ", ".join(fields) if len(fields) <= _FEW_KEYS else "the keys in stacks/schema.json"
 
 
+def _unknown_key(location: tuple[int | str, ...], path: str) -> Refusal:
+    key, engine = location[-1], _untagged(location)[1]
+    if engine and len(location) == len(("serving", 0, engine, key)):
+        owners = [other for other in WORKLOADS if key in _fields(("serving", 0, other))]
+        if owners:
+            owned = f"a key of engine {' and '.join(owners)}"
+            return Refusal(path, owned, f"keys of engine {engine}", "The engine decides which keys there are.")
+    return Refusal(path, "an unknown key", _nearest(str(key), _fields(location[:-1])), "Check the spelling.")
+
+
 def _refusal(details: Any) -> Refusal:
     location, kind, given = details["loc"], details["type"], details["input"]
     path = _path(location)
     match kind:
         case "extra_forbidden":
-            fields = _fields(location[:-1])
-            return Refusal(path, "an unknown key", _nearest(str(location[-1]), fields), "Check the spelling.")
+            return _unknown_key(location, path)
         case "too_short":
             return Refusal(path, "an empty list", "one entry or more", "Without one there is nothing to deploy.")
+        case "union_tag_invalid" | "union_tag_not_found":
+            engine = given.get("engine") if isinstance(given, dict) else None
+            return Refusal(f"{path}.engine", quoted(engine), ", ".join(WORKLOADS), "It says what serves the models.")
         case "missing":
             return Refusal(path, "nothing", "a value", "This key has no default.")
         case "model_type" | "model_attributes_type" | "dict_type":
@@ -198,12 +220,13 @@ def _meaning(location: tuple[int | str, ...]) -> str:
     """What the key means, from its description."""
     model: Any = Stack
     meaning = "stacks/schema.json describes every key"
-    for part in location:
+    place, engine = _untagged(location)
+    for part in place:
         field = next((field for field in model.model_fields.values() if field.alias == part), None)
         if field is None:
             continue
         meaning = field.description or meaning
-        model = _section_in(field.annotation)
+        model = _section_in(field.annotation, engine)
         if model is None:
             break
     return f"{meaning}."

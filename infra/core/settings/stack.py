@@ -15,7 +15,7 @@ from infra.core.settings.environment import (
     Secrets,
 )
 from infra.core.settings.texts import Section
-from infra.core.settings.workloads import TeiWorkload
+from infra.core.settings.workloads import AnyWorkload
 
 
 class Stack(Section):
@@ -32,4 +32,4 @@ class Stack(Section):
     monitoring: Monitoring = Field(default_factory=Monitoring)
     secrets: Secrets = Field(default_factory=Secrets)
     models: tuple[CustomModel, ...] = Field(default=(), description="Models that the catalogue does not know")
-    serving: tuple[TeiWorkload, ...] = Field(min_length=1)
+    serving: tuple[AnyWorkload, ...] = Field(min_length=1)

@@ -1,8 +1,10 @@
 """Parts of a stack file about one workload: an engine with its model, and how it runs."""
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from infra.core.capacity.need import Need, TokenLengths
 from infra.core.settings.texts import (
@@ -101,23 +103,19 @@ class App(Section):
     )
 
 
-class TeiWorkload(Section):
-    """Text Embeddings Inference behind a Service, or in the pods of an app."""
+Digest = Annotated[str, Text("sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits", 71)]
+
+
+class Workload(Section):
+    """What all engines have in common."""
 
     name: Name
-    engine: Literal["tei"] = Field(description="tei, Text Embeddings Inference, is the only engine that exists today")
-    model: HubId = Field(description="Hub id: a model of the catalogue or of `models`")
     pool: Name
     topology: Literal["centralized", "sidecar"] = Field(
         default="centralized", description="sidecar: in each pod of `app`; needs Kubernetes 1.29"
     )
     app: App | None = Field(default=None, description="With topology: sidecar, the app that the engine serves")
-    version: Token = Field(default="1.9.3", description="TEI release with its patch number")
-    protocol: Literal["http", "grpc"] = Field(default="http", description="grpc: images that speak gRPC and no HTTP")
-    revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
-    dtype: Literal["float16", "float32"] | None = None
-    pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
-    served_model_name: Token | None = Field(default=None, description="Model name that clients send")
+    digest: Digest | None = Field(default=None, description="Digest of the image")
     need: Need | None = Field(
         default=None, description="Load, text lengths and latency, from which replicas, batches and limits follow"
     )
@@ -125,20 +123,7 @@ class TeiWorkload(Section):
         default=None, ge=0, le=MOST_REPLICAS, description="Default: what `need` asks for, else 1"
     )
     scaling: Scaling | None = Field(default=None, description="Absent: `replicas` pods, always")
-    tokens: TokenLengths | None = Field(default=None, description="Lengths of the texts, where there is no `need`")
-    max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
-    max_batch_requests: int | None = Field(
-        default=None,
-        ge=1,
-        le=65_536,
-        description="Texts of a batch; default with `scaling` or `need`: planned, else none",
-    )
-    max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
-    max_client_batch_size: int | None = Field(default=None, ge=1, le=65_536)
     top_k: int | None = Field(default=None, ge=1, le=65_536, description="Rerankers: texts per request")
-    auto_truncate: bool | None = Field(default=None, description="true: cut long texts; false: refuse them")
-    payload_limit: int | None = Field(default=None, ge=1, le=2**30, description="Largest request body in bytes")
-    tokenization_workers: int | None = Field(default=None, ge=1, le=64)
     require_api_key: bool = Field(default=False, description="Clients send the secret config key apiKey")
     clients: tuple[Client, ...] | None = Field(
         default=None, description="Pods that may send requests (NetworkPolicy); absent: whoever reaches them"
@@ -155,6 +140,78 @@ class TeiWorkload(Section):
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict, description="Further environment variables; none that the plan sets itself"
     )
-    digest: Annotated[str, Text("sha256:[0-9a-f]{64}", "sha256: and 64 hexadecimal digits", 71)] | None = Field(
-        default=None, description="Digest of the image"
+
+    @property
+    @abstractmethod
+    def model_ids(self) -> tuple[str, ...]:
+        """Ids of the models that it serves."""
+
+    @property
+    def service(self) -> str:
+        """Name of its Service."""
+        return self.service_name or self.name
+
+
+class TeiWorkload(Workload):
+    """Text Embeddings Inference behind a Service, or in the pods of an app."""
+
+    engine: Literal["tei"] = Field(description="Text Embeddings Inference: one model of the hub")
+    model: HubId = Field(description="Hub id: a model of the catalogue or of `models`")
+    version: Token = Field(default="1.9.3", description="TEI release with its patch number")
+    protocol: Literal["http", "grpc"] = Field(default="http", description="grpc: images that speak gRPC and no HTTP")
+    revision: Revision | None = Field(default=None, description="Commit, tag or branch of the weights")
+    dtype: Literal["float16", "float32"] | None = None
+    pooling: Literal["cls", "mean", "last-token", "splade"] | None = None
+    served_model_name: Token | None = Field(default=None, description="Model name that clients send")
+    tokens: TokenLengths | None = Field(default=None, description="Lengths of the texts, where there is no `need`")
+    max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    max_batch_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="Texts of a batch; default with `scaling` or `need`: planned, else none",
     )
+    max_concurrent_requests: int | None = Field(default=None, ge=1, le=65_536)
+    max_client_batch_size: int | None = Field(default=None, ge=1, le=65_536)
+    auto_truncate: bool | None = Field(default=None, description="true: cut long texts; false: refuse them")
+    payload_limit: int | None = Field(default=None, ge=1, le=2**30, description="Largest request body in bytes")
+    tokenization_workers: int | None = Field(default=None, ge=1, le=64)
+
+    @property
+    def model_ids(self) -> tuple[str, ...]:
+        return (self.model,)
+
+
+class NimWorkload(Workload):
+    """An NVIDIA NIM for text embedding or reranking. NIMs for LLMs are out of scope."""
+
+    engine: Literal["nim"] = Field(description="NVIDIA NIM for text embedding or reranking")
+    model: HubId = Field(description="Model that NVIDIA ships as a NIM, such as nvidia/nv-embedqa-e5-v5")
+    version: Token | None = Field(default=None, description="Tag of this model's image; default: newest for the GPU")
+    weights: Literal["ngc", "huggingFace"] = Field(
+        default="ngc", description="Where 2.x downloads weights; decides which key the pods get"
+    )
+    served_model_name: Token | None = Field(default=None, description="Model name that clients send")
+    performance: Literal["latency", "throughput"] | None = Field(default=None, description="Default: that of the image")
+    max_batch_size: int | None = Field(default=None, ge=1, le=1024, description="Texts that a batch may hold")
+    max_queue_size: int | None = Field(default=None, ge=1, le=65_536, description="2.x: waiting requests; more get 503")
+    startup_seconds: int | None = Field(
+        default=None, ge=1, le=7200, description="Download, engine build and load, after the image is there"
+    )
+
+    @property
+    def model_ids(self) -> tuple[str, ...]:
+        return (self.model,)
+
+
+WORKLOADS: Mapping[str, type[Workload]] = {"tei": TeiWorkload, "nim": NimWorkload}
+
+
+def _engine(workload: Any) -> str | None:
+    """Which engine an entry of `serving` names, if it names one."""
+    engine = workload.get("engine") if isinstance(workload, dict) else getattr(workload, "engine", None)
+    return engine if isinstance(engine, str) else None
+
+
+#: A workload of the engine that its key ``engine`` names.
+AnyWorkload = Annotated[Annotated[TeiWorkload, Tag("tei")] | Annotated[NimWorkload, Tag("nim")], Discriminator(_engine)]

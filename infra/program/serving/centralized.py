@@ -34,5 +34,5 @@ class CentralizedWorkload(ServedWorkload):
     def _client_port(self) -> str:
         return self._workload.engine.ports[0].name
 
-    def _scraped_port(self) -> str:
-        return self._workload.engine.metrics.port
+    def _scraped_ports(self) -> list[str]:
+        return [metrics.port for metrics in self._workload.engine.metrics]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from pulumi_kubernetes.core import v1 as core
 
+from infra.core.engines.request import RUN_AS
 from infra.core.engines.spec import EngineSpec, EnvVar, Mount, Port, Probe, Resources
 from infra.core.plan import GPU_RESOURCE, PlannedApp
 
@@ -28,7 +29,7 @@ def engine(planned: EngineSpec, image: str, env: Env, *, pre_stop: int | None, s
         lifecycle=None if pre_stop is None else _waits(pre_stop),
         resources=_resources(planned.resources),
         volume_mounts=_mounts(planned.mounts),
-        security_context=_security(),
+        security_context=_security(planned.user, planned.group),
     )
 
 
@@ -49,7 +50,7 @@ def app(planned: PlannedApp, env: Env, *, pre_stop: int) -> core.ContainerArgs:
         lifecycle=_waits(pre_stop),
         resources=_resources(planned.resources),
         volume_mounts=_mounts(planned.mounts),
-        security_context=_security(),
+        security_context=_security(RUN_AS, RUN_AS),
     )
 
 
@@ -75,8 +76,10 @@ def _waits(seconds: int) -> core.LifecycleArgs:
     return core.LifecycleArgs(pre_stop=core.LifecycleHandlerArgs(sleep=core.SleepActionArgs(seconds=seconds)))
 
 
-def _security() -> core.SecurityContextArgs:
+def _security(user: int, group: int) -> core.SecurityContextArgs:
     return core.SecurityContextArgs(
+        run_as_user=user,
+        run_as_group=group,
         allow_privilege_escalation=False,
         read_only_root_filesystem=True,
         capabilities=core.CapabilitiesArgs(drop=["ALL"]),

@@ -26,17 +26,18 @@ class SidecarWorkload(ServedWorkload):
         return [engine], [pods.app(self._app, self._env, pre_stop=workload.budgets.pre_stop)]
 
     def _service_ports(self) -> list[core.ServicePortArgs]:
-        scraped = self._scraped_port()
+        # For the ServiceMonitor alone: the NetworkPolicy lets nobody but Prometheus in. By number, because before 1.32
+        # Kubernetes finds no named ports of init containers (kubernetes/kubernetes#127958), nor do some CNIs.
+        scraped = dict(zip(self._workload.metrics_ports, self._scraped_ports(), strict=True))
         return [
             core.ServicePortArgs(name=self._app.port.name, port=SERVICE_PORT, target_port=self._app.port.name),
-            # For the ServiceMonitor alone: the NetworkPolicy lets nobody but Prometheus in. By number, because before
-            # 1.32 Kubernetes finds no named ports of init containers (kubernetes/kubernetes#127958), nor do some CNIs.
-            core.ServicePortArgs(name=self._workload.metrics_port, port=scraped, target_port=scraped),
+            *(core.ServicePortArgs(name=name, port=port, target_port=port) for name, port in scraped.items()),
         ]
 
     def _client_port(self) -> str:
         return self._app.port.name
 
-    def _scraped_port(self) -> int:
+    def _scraped_ports(self) -> list[int]:
         engine = self._workload.engine
-        return next(port.number for port in engine.ports if port.name == engine.metrics.port)
+        numbers = {port.name: port.number for port in engine.ports}
+        return [numbers[metrics.port] for metrics in engine.metrics]

@@ -11,7 +11,7 @@ from pulumi_kubernetes.networking import v1 as networking
 from pulumi_kubernetes.policy import v1 as policy
 
 from infra.core.engines.spec import EnvVar, Mount
-from infra.core.plan import RUN_AS, ExternalSecret, PlannedMonitoring, PlannedScaling, Workload
+from infra.core.plan import ExternalSecret, PlannedMonitoring, PlannedScaling, Workload
 from infra.program.objects import KubernetesObject
 from infra.program.serving import pods
 
@@ -139,8 +139,8 @@ class ServedWorkload(pulumi.ComponentResource):
         """Port of the pods that clients use."""
 
     @abstractmethod
-    def _scraped_port(self) -> int | str:
-        """Port of the pods that Prometheus reads."""
+    def _scraped_ports(self) -> list[int] | list[str]:
+        """Ports of the pods that Prometheus reads, as `Workload.metrics_ports` has them."""
 
     def _child(
         self,
@@ -207,10 +207,11 @@ class ServedWorkload(pulumi.ComponentResource):
             clients = [_peer(client.namespace, client.pod_labels) for client in workload.clients]
             ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=clients, ports=[main]))
         if monitoring:
-            scraped = networking.NetworkPolicyPortArgs(port=self._scraped_port())
+            ports: list[int | str] = [*self._scraped_ports()]
+            scraped = [networking.NetworkPolicyPortArgs(port=port) for port in dict.fromkeys(ports)]
             # Where its namespace is not said the plan has made sure that the port is open to everybody.
             peers = [_peer(monitoring.namespace, monitoring.pod_labels)] if monitoring.namespace else None
-            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=peers, ports=[scraped]))
+            ingress.append(networking.NetworkPolicyIngressRuleArgs(from_=peers, ports=scraped))
         return networking.NetworkPolicy(
             name,
             metadata=self._metadata(),
@@ -238,11 +239,12 @@ class ServedWorkload(pulumi.ComponentResource):
                     "selector": {"matchLabels": workload.selector},
                     "endpoints": [
                         {
-                            "port": workload.metrics_port,
-                            "path": workload.engine.metrics.path,
+                            "port": port,
+                            "path": metrics.path,
                             "interval": f"{monitoring.scrape_seconds}s",
                             "scrapeTimeout": f"{monitoring.scrape_seconds}s",
                         }
+                        for port, metrics in zip(workload.metrics_ports, workload.engine.metrics, strict=True)
                     ],
                 },
             },
@@ -323,9 +325,7 @@ class ServedWorkload(pulumi.ComponentResource):
             termination_grace_period_seconds=workload.budgets.termination_grace,
             security_context=core.PodSecurityContextArgs(
                 run_as_non_root=True,
-                run_as_user=RUN_AS,
-                run_as_group=RUN_AS,
-                fs_group=RUN_AS,
+                fs_group=workload.engine.group,
                 seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             ),
             init_containers=init_containers or None,

@@ -5,15 +5,15 @@ was started for this blueprint.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infra.core import catalogue, quantities
 from infra.core.capacity import memory
-from infra.core.catalogue import Gpu, Model
+from infra.core.catalogue import Model
+from infra.core.credentials import HUB_TOKEN, NGC_KEY
 from infra.core.engines.nim import variables, versions
-from infra.core.engines.nim.versions import Endpoint, Generation, Nim, Role, Version
-from infra.core.engines.nim.workload import NimWorkload
+from infra.core.engines.nim.versions import Generation, Nim, Role, Version
+from infra.core.engines.request import Description, Request
 from infra.core.engines.spec import (
     Api,
     EngineSpec,
@@ -27,12 +27,10 @@ from infra.core.engines.spec import (
     Reason,
     Resources,
     SecretRef,
+    ServedModel,
 )
 from infra.core.errors import Refusal, nearest_first, quoted
-from infra.core.settings import Allocatable
-
-NGC_KEY_SECRET = "ngcApiKey"  # noqa: S105 - name of a config key
-HUB_TOKEN_SECRET = "huggingFaceToken"  # noqa: S105 - name of a config key
+from infra.core.settings import NimWorkload
 
 #: Words of `input_type`; the same as suffixes of the model name.
 INPUT_TYPES = ("query", "passage")
@@ -58,60 +56,12 @@ _PERFORMANCE = {"latency": "0", "throughput": "1"}
 _GENERIC = "NVIDIA lists no profile for a {gpu}: NIM takes a generic one, which is slower"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the plan knows when it asks the engine. Paths start with ``stack.``."""
-
-    path: str
-    workload: NimWorkload
-    pool_path: str
-    gpu: Gpu | None
-    #: CPU architecture of the nodes.
-    arch: str
-    #: What one node offers, where it is known.
-    node: Allocatable | None
-    #: Secrets of type dockerconfigjson that the pods pull with (images.pullSecrets).
-    pull_secrets: tuple[str, ...]
-    #: Images come from a mirror that may need none.
-    mirrored: bool
-    #: The image is a local stand-in.
-    stand_in: bool
-    #: Secret config keys that are set (names only).
-    secrets: frozenset[str]
-    #: Name of the Kubernetes Secret that will hold this workload's keys.
-    secret_name: str
-    #: Where keys lie that come from elsewhere, by config key.
-    secret_refs: Mapping[str, SecretRef]
-
-
-@dataclass(frozen=True)
-class Description:
-    """What NIM decides for one workload. ``spec`` is None where no image was found; of use without refusals only."""
-
-    spec: EngineSpec | None
-    replicas: int
-    #: In the container; files of its volumes belong to the group.
-    user: int
-    fs_group: int
-    #: All of them: the first is that of ``spec``.
-    metrics: tuple[Endpoint, ...]
-    #: HTTP status of a full queue; None: no page says.
-    overload_status: int | None
-    #: Words that an embedding request has to hold one of, as input_type; empty for rerankers.
-    input_types: tuple[str, ...]
-    #: Hosts that pods have to reach at start.
-    downloads_from: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
-
-
-def describe(request: Request) -> Description:
+def describe(request: Request[NimWorkload]) -> Description:
     """What NIM decides for one workload, with every reason to refuse it."""
     refusals: list[Refusal] = []
     release = _release(request, refusals)
     if release is None:
-        return Description(
-            None, request.workload.replicas, versions.USER, versions.FS_GROUP, (), None, (), (), tuple(refusals)
-        )
+        return Description(None, 0, 0, None, None, (), tuple(refusals))
     return _Planner(request, release, refusals).describe()
 
 
@@ -125,11 +75,11 @@ class _Release:
     generation: Generation
 
 
-def _refusal(request: Request, key: str, given: object, allowed: str, why: str) -> Refusal:
+def _refusal(request: Request[NimWorkload], key: str, given: object, allowed: str, why: str) -> Refusal:
     return Refusal(f"{request.path}.{key}", quoted(given), allowed, why)
 
 
-def _nim(request: Request, refusals: list[Refusal]) -> Nim | None:
+def _nim(request: Request[NimWorkload], refusals: list[Refusal]) -> Nim | None:
     model = request.workload.model
     nim = versions.nims().get(model)
     if nim is None:
@@ -140,7 +90,7 @@ def _nim(request: Request, refusals: list[Refusal]) -> Nim | None:
     return nim
 
 
-def _release(request: Request, refusals: list[Refusal]) -> _Release | None:
+def _release(request: Request[NimWorkload], refusals: list[Refusal]) -> _Release | None:
     nim = _nim(request, refusals)
     if nim is None:
         return None
@@ -184,7 +134,7 @@ def _why_no_tag(nim: Nim, tag: str, version: Version | None) -> str:
 class _Planner:
     """Collects values, reasons and refusals of one workload with a known image."""
 
-    def __init__(self, request: Request, release: _Release, refusals: list[Refusal]) -> None:
+    def __init__(self, request: Request[NimWorkload], release: _Release, refusals: list[Refusal]) -> None:
         self.request = request
         self.workload = request.workload
         self.release = release
@@ -233,10 +183,24 @@ class _Planner:
         if self.workload.digest and self.request.stand_in:
             self.refuse("digest", self.workload.digest, "absent", "images.standInRegistry holds images of its own.")
 
+    def unsupported(self) -> None:
+        """Keys of other engines that mean nothing to a NIM."""
+        workload, most = self.workload, _CLIENT_BATCH[self.role]
+        if workload.need:
+            why = "Nobody publishes rates of NIMs that a need could be turned into replicas with."
+            self.refuse("need", workload.need.model_dump(exclude_none=True), "absent, with replicas in its place", why)
+        if workload.require_api_key:
+            why = "A NIM asks its clients for no key; name those that may reach it in clients."
+            self.refuse("requireApiKey", True, "absent", why)
+        if workload.top_k and workload.top_k > most:
+            self.refuse("topK", workload.top_k, f"{most} or less", "A NIM takes no more texts in one request.")
+        if workload.scaling:
+            self.refuse("scaling", "a section", "absent, with replicas in its place", "A NIM is not scaled yet.")
+
     # -- keys
 
     def keys(self) -> tuple[EnvVar, ...]:
-        if not (self.request.pull_secrets or self.request.mirrored or self.request.stand_in):
+        if not (self.request.pull_secrets or versions.REGISTRY in self.request.mirrored or self.request.stand_in):
             self.refusals.append(
                 Refusal(
                     "stack.images.pullSecrets",
@@ -251,9 +215,9 @@ class _Planner:
         if provider not in self.release.generation.providers:
             self.refuse("weights", provider, "ngc", f"NIM {self.release.tag} downloads from NGC only.")
         if provider == "huggingFace":
-            name, key = "HF_TOKEN", HUB_TOKEN_SECRET
+            name, key = "HF_TOKEN", HUB_TOKEN
         else:
-            name, key = "NGC_API_KEY", NGC_KEY_SECRET
+            name, key = "NGC_API_KEY", NGC_KEY
             if self.set("provider", "ngc"):
                 self.because("weights", "ngc", "2.x asks Hugging Face unless told otherwise, and ignores NGC_API_KEY")
         if key in self.request.secret_refs:
@@ -265,7 +229,7 @@ class _Planner:
                 f"secret config embedding-serving:{key}, or stack.secrets.{key}",
                 f"Weights are downloaded at start. It is not set: pulumi config set --secret embedding-serving:{key}",
             )
-        return (EnvVar(name, secret=SecretRef(self.request.secret_name, key)),)
+        return (EnvVar(name, secret=SecretRef(self.request.secret_name, key, made=True)),)
 
     # -- what the process is told
 
@@ -344,8 +308,9 @@ class _Planner:
             self.because("resources.cpu", f"{_DEFAULT_CORES}", "nothing is known of the node")
             return 1000 * _DEFAULT_CORES
         # Half a core of each node is left to its DaemonSets.
+        beside = self.request.beside.resources
         share = (quantities.millicores(self.request.node.cpu) - 500) // max(1, self.request.node.gpus)
-        cpu = min(wanted, max(500, share))
+        cpu = min(wanted, max(500, share * (1 + beside.gpus) - beside.cpu_millicores))
         why = "the node's cores less half a core, per GPU"
         if cpu < wanted:
             why += f"; NVIDIA asks for {versions.LEAST_CORES} cores"
@@ -424,6 +389,7 @@ class _Planner:
     def describe(self) -> Description:
         generation, nim = self.release.generation, self.release.nim
         self.place()
+        self.unsupported()
         keys = self.keys()
         self.settings()
         client_model = self.client_model()
@@ -436,6 +402,7 @@ class _Planner:
             self.because("input_type", words, f"clients send one, or end the model name with it: {client_model}-query")
         spec = EngineSpec(
             engine="nim",
+            product="nim",
             version=self.release.tag,
             registry=versions.REGISTRY,
             repository=nim.repository,
@@ -461,23 +428,35 @@ class _Planner:
                 payload_bytes=_PAYLOAD,
                 auto_truncate=False,
             ),
-            metrics=Metrics("http", generation.metrics[0].path),
-            api=Api(model_name=client_model, openai=embedding, api_key=False),
+            metrics=tuple(
+                Metrics("http" if endpoint.port == versions.HTTP_PORT else "triton-metrics", endpoint.path)
+                for endpoint in generation.metrics
+            ),
+            models=(
+                ServedModel(
+                    id=self.model.id,
+                    client_name=client_model,
+                    kind=self.model.kind.value,
+                    dimension=self.model.dimension,
+                    max_tokens=self.model.max_tokens,
+                    revision=None,
+                ),
+            ),
+            api=Api(
+                openai=embedding,
+                api_key=False,
+                overload_status=generation.overload_status,
+                input_types=INPUT_TYPES if embedding else (),
+            ),
+            user=versions.USER,
+            group=versions.FS_GROUP,
             startup_seconds=startup,
             longest_request_seconds=self.longest_request(),
+            downloads_from=versions.DOWNLOAD_HOSTS[self.workload.weights],
             reasons=tuple(self.reasons),
         )
-        return Description(
-            spec,
-            self.workload.replicas,
-            versions.USER,
-            versions.FS_GROUP,
-            generation.metrics,
-            generation.overload_status,
-            INPUT_TYPES if embedding else (),
-            versions.DOWNLOAD_HOSTS[self.workload.weights],
-            tuple(self.refusals),
-        )
+        replicas = 1 if self.workload.replicas is None else self.workload.replicas
+        return Description(spec, replicas, replicas, None, None, (), tuple(self.refusals))
 
 
 def _probes(startup: int) -> Probes:

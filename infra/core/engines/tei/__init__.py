@@ -6,20 +6,20 @@ release.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.core import capacity, catalogue, quantities
-from infra.core.capacity import Node, Pod, Scaling, Sizing, memory, physics
+from infra.core.capacity import Pod, Sizing, memory, physics
 from infra.core.capacity.need import rounded
 from infra.core.capacity.physics import Dtype
 from infra.core.capacity.scaling import PATIENCE_SECONDS
 from infra.core.catalogue import Gpu, Model, ModelKind
+from infra.core.credentials import API_KEY, HUB_TOKEN
 from infra.core.engines import needs
+from infra.core.engines.request import RUN_AS, Description, Request
 from infra.core.engines.spec import (
     Api,
-    Beside,
     EngineSpec,
     EnvVar,
     Limits,
@@ -31,12 +31,14 @@ from infra.core.engines.spec import (
     Reason,
     Resources,
     SecretRef,
+    ServedModel,
+    Trigger,
 )
 from infra.core.engines.tei import estimates, images, scaling, variables
 from infra.core.engines.tei.estimates import Machine
 from infra.core.engines.tei.scaling import Pace, Thresholds
 from infra.core.errors import Refusal, quoted
-from infra.core.settings import Allocatable, TeiWorkload
+from infra.core.settings import TeiWorkload
 
 PORT = 8080
 #: Beside an app that has that port: the containers of a pod share ports.
@@ -56,9 +58,6 @@ _GRPC_SERVICES = {
     ModelKind.RERANKER: "tei.v1.Rerank",
     ModelKind.CLASSIFIER: "tei.v1.Predict",
 }
-
-API_KEY_SECRET = "apiKey"  # noqa: S105 - name of a config key
-HUB_TOKEN_SECRET = "huggingFaceToken"  # noqa: S105 - name of a config key
 
 #: Defaults of the engine (docs/source/en/cli_arguments.md).
 _BATCH_TOKENS = 16384
@@ -83,59 +82,6 @@ _LOGS_MIB = 256
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the plan knows when it asks the engine. Paths start with ``stack.``."""
-
-    path: str
-    workload: TeiWorkload
-    model: Model
-    #: How messages call it: with its place where the stack file describes it.
-    model_name: str
-    #: Commit, tag or branch of the weights; None: nobody names one.
-    revision: str | None
-    #: Whether somebody has to name one.
-    pinned: bool
-    pool_path: str
-    gpu: Gpu | None
-    #: CPU architecture of the nodes.
-    arch: str
-    #: What one node offers, where it is known.
-    node: Allocatable | None
-    #: Kinds of node that a need may be met with; None: any EC2 type with this GPU.
-    node_kinds: tuple[Node, ...] | None
-    #: Where the stack file says how big a node is, e.g. stack.nodePools[0].instanceType.
-    node_path: str
-    #: Most nodes of the pool, where it is said.
-    max_nodes: int | None
-    image_pull_seconds: int
-    #: What else is in the pod.
-    beside: Beside
-    #: The image is a local stand-in, which computes on the CPU whatever the node counts.
-    stand_in: bool
-    #: Secret config keys that are set (names only).
-    secrets: frozenset[str]
-    #: Name of the Kubernetes Secret that will hold this workload's keys.
-    secret_name: str
-    #: Where keys lie that come from elsewhere, by config key.
-    secret_refs: Mapping[str, SecretRef]
-
-
-@dataclass(frozen=True)
-class Description:
-    """What TEI decides for one workload; only of use where ``refusals`` is empty."""
-
-    spec: EngineSpec
-    #: In quiet hours, and at most: the same where the workload is not scaled.
-    replicas: int
-    max_replicas: int
-    #: How the workload's need became sizes; None: it has none, or it is refused.
-    sizing: Sizing | None
-    #: When another replica is asked for; None: the workload is not scaled.
-    scaling: Scaling | None
-    refusals: tuple[Refusal, ...]
-
-
-@dataclass(frozen=True)
 class _Client:
     """What clients may send: texts per request, texts at a time, bytes per request."""
 
@@ -152,11 +98,13 @@ def on_the_hub(model: Model) -> bool:
 class _Planner:
     """Collects values, reasons and refusals of one workload."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request[TeiWorkload]) -> None:
         self.request = request
         self.workload = request.workload
-        self.model = request.model
-        self.called = request.model_name
+        known = request.models[self.workload.model]
+        self.model = known.model
+        self.called = known.called
+        self.revision = self.workload.revision or known.revision
         self.gpu = request.gpu
         self.reasons: list[Reason] = []
         self.refusals: list[Refusal] = []
@@ -616,8 +564,8 @@ class _Planner:
             plain["RAYON_NUM_THREADS"] = plain["OMP_NUM_THREADS"] = str(max(1, cpu // 1000))
         env = [EnvVar(name, value) for name, value in plain.items() if value is not None]
         for name, key, wanted, path, given in (
-            ("API_KEY", API_KEY_SECRET, workload.require_api_key, "requireApiKey", True),
-            ("HF_TOKEN", HUB_TOKEN_SECRET, self.model.gated, "model", workload.model),
+            ("API_KEY", API_KEY, workload.require_api_key, "requireApiKey", True),
+            ("HF_TOKEN", HUB_TOKEN, self.model.gated, "model", workload.model),
         ):
             if not wanted:
                 continue
@@ -644,7 +592,7 @@ class _Planner:
         return (*env, *(EnvVar(name, value) for name, value in workload.env.items() if name not in faulty))
 
     def explain_revision(self) -> None:
-        revision = self.request.revision
+        revision = self.revision
         if revision is None and self.request.pinned:
             self.refuse(
                 "revision",
@@ -846,7 +794,7 @@ class _Planner:
         env = self.environment(
             {
                 "MODEL_ID": workload.model,
-                "REVISION": self.request.revision,
+                "REVISION": self.revision,
                 "SERVED_MODEL_NAME": workload.served_model_name or workload.model,
                 "DTYPE": dtype,
                 "POOLING": pooling,
@@ -870,6 +818,7 @@ class _Planner:
         )
         spec = EngineSpec(
             engine="tei",
+            product="text-embeddings-inference",
             version=workload.version,
             registry=images.REGISTRY,
             repository=images.REPOSITORY,
@@ -901,24 +850,37 @@ class _Planner:
                 payload_bytes=client.payload,
                 auto_truncate=truncate,
             ),
-            metrics=Metrics("http" if self.protocol == "http" else "metrics", "/metrics"),
+            metrics=(Metrics("http" if self.protocol == "http" else "metrics", "/metrics"),),
+            models=(
+                ServedModel(
+                    id=model.id,
+                    client_name=workload.served_model_name or workload.model,
+                    kind=model.kind.value,
+                    dimension=model.dimension,
+                    max_tokens=model.max_tokens,
+                    revision=self.revision or "main",
+                ),
+            ),
             api=Api(
-                model_name=workload.served_model_name or workload.model,
                 openai=model.kind is ModelKind.EMBEDDING and self.protocol == "http",
                 api_key=workload.require_api_key,
+                overload_status=429 if self.protocol == "http" else None,
             ),
+            user=RUN_AS,
+            group=RUN_AS,
             startup_seconds=startup,
             longest_request_seconds=longest,
+            downloads_from=() if workload.cache.existing_claim else ("huggingface.co",),
             reasons=tuple(self.reasons),
         )
-        return Description(
-            spec,
-            replicas,
-            most,
-            self.sizing,
-            self.thresholds.scaling if self.thresholds else None,
-            tuple(self.refusals),
-        )
+        thresholds = self.thresholds.scaling if self.thresholds else None
+        return Description(spec, replicas, most, self.sizing, thresholds, self.triggers(), tuple(self.refusals))
+
+    def triggers(self) -> tuple[Trigger, ...]:
+        if self.thresholds is None:
+            return ()
+        request = self.request
+        return scaling.triggers(self.thresholds.scaling, request.namespace, request.service, request.scrape_seconds)
 
     def batch_requests(self) -> str | None:
         """Texts that a batch may hold, where somebody says so, or sizes or thresholds rest on it."""
@@ -946,6 +908,6 @@ class _Planner:
         self.sizing = answer
 
 
-def describe(request: Request) -> Description:
+def describe(request: Request[TeiWorkload]) -> Description:
     """What TEI decides for one workload, with every reason to refuse it."""
     return _Planner(request).describe()
