@@ -4,7 +4,8 @@ POST /query {"question": "...", "top": 3}  ->  {"passages": [{"text": "...", "sc
 GET /ready                                 ->  200 once the corpus is embedded
 
 It knows its engine by two environment variables, EMBED_URL and (where a key is needed) EMBED_API_KEY, which are the
-same whether the engine is a sidecar of its pod or a workload of its own. Standard library only.
+same whether the engine is a sidecar of its pod or a workload of its own. It speaks TEI's API; with EMBED_MODEL, the
+model name of the contract, it speaks OpenAI's, with the input_type that NIMs ask for. Standard library only.
 """
 
 import json
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 PORT = int(os.environ.get("PORT", "8000"))
 ENGINE = os.environ.get("EMBED_URL", "").rstrip("/")
 KEY = os.environ.get("EMBED_API_KEY")
+MODEL = os.environ.get("EMBED_MODEL")
 #: Above what the engine may take for one request.
 TIMEOUT_SECONDS = 60
 MOST_BYTES = 64 * 1024
@@ -37,19 +39,22 @@ class EngineError(Exception):
     """The engine did not answer with vectors."""
 
 
-def embed(texts: list[str]) -> list[list[float]]:
-    """Vectors of length 1, one per text. Raises EngineError."""
+def embed(texts: list[str], input_type: str) -> list[list[float]]:
+    """Vectors of length 1, one per text; ``input_type`` is query or passage. Raises EngineError."""
+    path = "/v1/embeddings" if MODEL else "/embed"
+    body = {"model": MODEL, "input": texts, "input_type": input_type} if MODEL else {"inputs": texts}
     request = urllib.request.Request(
-        f"{ENGINE}/embed",
-        data=json.dumps({"inputs": texts}).encode(),
+        f"{ENGINE}{path}",
+        data=json.dumps(body).encode(),
         headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {}),
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            vectors: list[list[float]] = json.load(answer)
+            told = json.load(answer)
+            vectors: list[list[float]] = [row["embedding"] for row in told["data"]] if MODEL else told
             return vectors
-    except (OSError, ValueError) as error:
-        raise EngineError(f"{ENGINE}/embed: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{ENGINE}{path}: {error}") from error
 
 
 class Corpus:
@@ -63,13 +68,13 @@ class Corpus:
         """Raises EngineError."""
         with self._lock:
             if not self._vectors:
-                self._vectors = embed(list(CORPUS))
+                self._vectors = embed(list(CORPUS), "passage")
             return self._vectors
 
     def nearest(self, question: str, top: int) -> list[dict[str, object]]:
         """Passages by falling score. Raises EngineError."""
         passages = self.vectors()
-        [asked] = embed([question])
+        [asked] = embed([question], "query")
         scores = [sum(a * b for a, b in zip(asked, vector, strict=True)) for vector in passages]
         best = sorted(range(len(CORPUS)), key=lambda at: -scores[at])[:top]
         return [{"text": CORPUS[at], "score": round(scores[at], 4)} for at in best]

@@ -105,6 +105,8 @@ class DeployedWorkload:
         workload = self._workload
         if workload.stand_in:
             raise NotProvenError("stand-in: it computes on the CPU, no GPU is behind the node's number")
+        if workload.engine != "tei":
+            raise NotProvenError(f"nobody recorded what {workload.engine} logs of its device")
         names = [pod["metadata"]["name"] for pod in self._pods() if pod["status"].get("phase") == "Running"]
         if not names:
             raise UnmetError("no pod runs", f"kubectl -n {workload.namespace} get pods -l {self._selector}")

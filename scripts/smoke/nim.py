@@ -153,6 +153,12 @@ class NimService(HttpService):
             )
         return f"{len(after)} samples on {self.workload.metrics_path}, and a request changes some"
 
+    def overload(self) -> str:
+        """No burst is sent. Always raises NotProvenError."""
+        raise NotProvenError(
+            "no burst is sent to a NIM: no page says what takes a place of its queue, or how the refusal reads"
+        )
+
     def _samples(self) -> dict[str, str]:
         answer = self._get(self.workload.metrics_path, key=None)
         if answer.status_code != 200:

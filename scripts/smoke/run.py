@@ -12,12 +12,15 @@ from scripts.command import CommandError
 from scripts.smoke import monitoring, operators, overload
 from scripts.smoke.cluster import DeployedWorkload
 from scripts.smoke.monitoring import MonitoredWorkload, Prometheus
+from scripts.smoke.nim import NimService
 from scripts.smoke.overload import Burst
 from scripts.smoke.results import Check, NotProvenError, Report, Result, UnmetError, WorkloadResults, run
 from scripts.smoke.scaling import ScaledWorkload
 from scripts.smoke.tei import TeiService
 from scripts.smoke.tei_grpc import TeiGrpcService
 
+#: Engines that this checkout has checks for.
+_ENGINES = ("tei", "nim")
 #: Environments whose clients nobody disturbs with a burst.
 _QUIET = ("local", "dev")
 
@@ -66,13 +69,15 @@ def _served(
     if workload.replicas == 0:
         return run([Check("pods", _scaled_to_zero)])
     results = run(deployed.checks())
-    if workload.engine != "tei":
+    if workload.engine not in _ENGINES:
         return [*results, *run([Check("engine", lambda: _unknown_engine(workload.engine))])]
     key = deployed.api_key()
     try:
         with _service(workload, access, key) as (service, url):
             checks = service.checks()
-            if no_burst is None:
+            if isinstance(service, NimService):
+                checks.append(Check("overload", service.overload))
+            elif no_burst is None:
                 checks.append(Check("overload", Burst(workload, url, key, deployed.states).prove))
             else:
                 checks.append(Check("overload", lambda: overload.skipped(no_burst)))
@@ -88,8 +93,11 @@ def _served(
 @contextmanager
 def _service(
     workload: WorkloadContract, access: Access, key: str | None
-) -> Iterator[tuple[TeiService | TeiGrpcService, str]]:
-    if workload.protocol == "grpc":
+) -> Iterator[tuple[TeiService | TeiGrpcService | NimService, str]]:
+    if workload.engine == "nim":
+        with access.forward(workload.namespace, workload.forward_to, workload.forward_port) as url:
+            yield NimService(workload, url, key), url
+    elif workload.protocol == "grpc":
         ports = (workload.forward_port, workload.forward_metrics_port)
         with access.forward_ports(workload.namespace, workload.forward_to, *ports) as (url, metrics_url):
             yield TeiGrpcService(workload, url.removeprefix("http://"), key, metrics_url), url

@@ -377,3 +377,8 @@ def test_case_48_clients_of_embedding_nims_are_told_to_send_an_input_type() -> N
     _, spec = planned(model=RERANKER)
     assert spec.api.input_types == ()
     assert not spec.api.openai
+
+
+def test_case_58_a_nim_has_no_second_owner_of_its_replicas() -> None:
+    assert "not scaled" in refused("scaling", scaling={"max": 3}).why
+    assert ask(replicas=2).replicas == 2

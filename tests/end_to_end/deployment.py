@@ -22,7 +22,7 @@ from local.paths import CHECKOUT
 
 STACK = "e2e"
 #: What stacks without operators run.
-IMAGES = (names.PAUSE, names.COREDNS, names.RAG_APP, *names.TEI_NAMES)
+IMAGES = (names.PAUSE, names.COREDNS, names.RAG_APP, *names.TEI_NAMES, *(image.name for image in names.NIM_IMAGES))
 
 
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:

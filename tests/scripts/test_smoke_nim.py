@@ -36,7 +36,7 @@ class Served:
 def _serve(directory: Path, model: str, **changes: str) -> Iterator[Served]:
     plan = made(
         {
-            "environment": "dev",
+            "environment": "local",
             "cluster": {"provider": "existing"},
             "images": {"standInRegistry": "stand-in.local"},
             "nodePools": [{"name": "gpu", "gpu": "L4"}],
