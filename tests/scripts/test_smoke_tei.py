@@ -118,9 +118,9 @@ def test_an_answer_that_holds_the_key_fails_and_does_not_show_it() -> None:
     [
         ({"dimension": 768}, "dimension and norm", "384 dimensions, the contract says 768"),
         ({"dimension": 768}, "openai client", "2 vectors of [384] dimensions for 2 texts"),
-        ({"client_model": "another"}, "openai client", "'sentence-transformers/all-MiniLM-L6-v2'"),
-        ({"client_model": "another"}, "info", "served_model_name is"),
-        ({"model": "BAAI/bge-base-en-v1.5"}, "info", "planned 'BAAI/bge-base-en-v1.5'"),
+        ({"client_name": "another"}, "openai client", "'sentence-transformers/all-MiniLM-L6-v2'"),
+        ({"client_name": "another"}, "info", "served_model_name is"),
+        ({"id": "BAAI/bge-base-en-v1.5"}, "info", "planned 'BAAI/bge-base-en-v1.5'"),
         ({"version": "1.9.2"}, "info", "version is '1.9.3', planned '1.9.2'"),
         ({"limits": {"max_input_tokens": 512}}, "info", "max_input_length is 256, planned 512"),
         ({"limits": {"max_batch_tokens": 1}}, "info", "max_batch_tokens is 4096, planned 1"),
@@ -177,7 +177,7 @@ def test_another_key_than_the_servers_fails(serve: Serve) -> None:
 def test_a_key_is_in_no_result(serve: Serve) -> None:
     locked = serve(requireApiKey=True)
     wrong = locked.promising(
-        version="0.0.0", dimension=1, client_model="x", metrics_path="/no", limits={"auto_truncate": False}
+        version="0.0.0", dimension=1, client_name="x", metrics_path="/no", limits={"auto_truncate": False}
     )
     for results in (locked.checked(), wrong.checked()):
         assert not any(API_KEY in str(result) for result in results.values())
