@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -73,6 +74,30 @@ class Promtool:
         return subprocess.run(
             [self.program, "test", "rules", file], capture_output=True, text=True, check=False, timeout=60
         )
+
+    def number(
+        self, groups: Sequence[Mapping[str, Any]], series: Mapping[str, str], query: str, at: int, value: float | None
+    ) -> None:
+        """By the rules of ``groups`` ``query`` gives one number without labels ``at`` seconds, or nothing (None)."""
+        rules, file = self.folder / "rules.yaml", self.folder / "test.yaml"
+        rules.write_text(yaml.safe_dump({"groups": [*groups]}))
+        samples = [] if value is None else [{"labels": "{}", "value": value}]
+        test = {
+            "interval": f"{SCRAPE}s",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [{"expr": query, "eval_time": f"{at}s", "exp_samples": samples}],
+        }
+        content = {
+            "rule_files": [str(rules)],
+            "evaluation_interval": f"{SCRAPE}s",
+            "fuzzy_compare": True,
+            "tests": [test],
+        }
+        file.write_text(yaml.safe_dump(content))
+        verdict = subprocess.run(
+            [self.program, "test", "rules", file], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
     def expect(self, query: str, pods: Sequence[Pod], at: int, value: float | None) -> None:
         """``query`` gives one number without labels ``at`` seconds, or nothing (None)."""
